@@ -1,0 +1,1 @@
+"""F5, the controller: react() decides, loop carries out."""

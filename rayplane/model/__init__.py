@@ -1,0 +1,1 @@
+"""F3, the model: written once, knows axis names, knows no rank."""

@@ -1,0 +1,1 @@
+"""F2, the planner: prices layouts and picks one. Standard library and numpy only."""

@@ -1,0 +1,68 @@
+"""A WorkerGroup is the gang of ranks of one attempt of one job, seen from its owner.
+
+    start ──▶ every rank is spawned, meets the others at a store, joins ──▶ messages ──▶ kill / close
+
+A rank is a child process `python -m ENTRY --fd N` that speaks JSON lines over a socket pair with its owner:
+
+    owner to rank    {"type": "host_store"}                                    rank 0 only: open the store, answer "store"
+                     {"type": "join", "rank", "host", "port", "device", "config"}
+                     {"type": "drain"}                                         save after the current step and end
+    rank to owner    {"type": "ready"}                                         imports done
+                     {"type": "store", "host", "port"}
+                     {"type": "failed", "kind", "message", "traceback"}        then it exits with code 1
+                     anything else: the entry's own messages, handed on untouched
+    owner itself     {"type": "exit", "code", "signal", "log"}                 a rank's process ended; log: its last lines
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from rayplane.spec.layout import Layout
+from rayplane.spec.plan import Placement
+
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RankMessage:
+    """A message of a rank, or of its owner about it (`type` "exit")."""
+
+    rank: int
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What to start: the layout's ranks at their places, each running the module `entry` with `config`."""
+
+    name: str
+    """Job name; appears in process titles, logs and the placement group's name."""
+    layout: Layout
+    placement: Placement
+    entry: str
+    config: Message
+    device: str = "cpu"
+    """cpu or cuda."""
+    log_dir: str = ""
+    """Folder for each rank's output; empty drops it."""
+
+
+class WorkerGroup(Protocol):
+    """Owns the ranks of one job. One thread uses it; no call blocks longer than it says."""
+
+    def start(self, launch: Launch) -> None:
+        """Place and spawn every rank; returns once they are spawned. Raises PlacementError when the cluster cannot hold them."""
+
+    def poll(self, timeout_s: float) -> list[RankMessage]:
+        """Messages that have come, waiting up to `timeout_s` for the first."""
+
+    def send(self, message: Message) -> None:
+        """Hand a message to every rank that lives."""
+
+    def kill(self) -> None:
+        """SIGKILL every rank; on return none is left. The places are kept for the next `start`."""
+
+    def close(self) -> None:
+        """Kill and give the places back; may be called twice."""

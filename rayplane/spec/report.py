@@ -1,0 +1,56 @@
+"""What ranks tell their owner: one StepReport per step, and the messages of a rank's life."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+PHASES = ("data", "forward", "backward", "recv_wait", "tp", "cp", "dp", "optimizer", "host")
+"""Where a rank's time in a step goes; the seconds of all phases sum to the step's wall time."""
+
+COMPUTE_PHASES = frozenset({"forward", "backward"})
+COMM_PHASES = frozenset({"tp", "cp", "dp"})
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """What one rank did in one step. `loss` is the mean over the tokens of the whole global batch, equal on every rank."""
+
+    rank: int
+    replica: int
+    stage: int
+    step: int
+    loss: float
+    grad_norm: float
+    lr: float
+    tokens: int
+    """Tokens of the global batch."""
+    wall_s: float
+    phases: dict[str, float]
+    comm_bytes: dict[str, int] = field(default_factory=dict)
+    """Bytes this rank sent, by mesh axis."""
+    memory_bytes: int = 0
+    """Peak memory of the rank so far (resident set on CPU, allocated on CUDA)."""
+    checkpoint: str = ""
+    """Path of a checkpoint completed in this step, else empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageUse:
+    """How a stage spent its time, as shares of wall time that sum to 1 with `other` (data and host)."""
+
+    replica: int
+    stage: int
+    compute: float
+    wait: float
+    comm: float
+    optimizer: float
+    other: float
+
+
+def stage_use(replica: int, stage: int, seconds: dict[str, float]) -> StageUse:
+    """Fold seconds by phase (summed over a stage's ranks and some steps) into shares."""
+    wall = sum(seconds.values()) or 1.0
+    share = {p: seconds.get(p, 0.0) / wall for p in PHASES}
+    compute, comm = sum(share[p] for p in COMPUTE_PHASES), sum(share[p] for p in COMM_PHASES)
+    wait, optimizer = share["recv_wait"], share["optimizer"]
+    return StageUse(replica, stage, compute, wait, comm, optimizer, share["data"] + share["host"])

@@ -1,0 +1,1 @@
+"""F2, what happened: the metrics catalog and its export."""

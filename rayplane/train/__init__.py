@@ -1,0 +1,1 @@
+"""F4, a training rank: data, stage executor, optimizer, checkpoints."""
