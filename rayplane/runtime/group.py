@@ -4,25 +4,31 @@
 
 A rank is a child process `python -m ENTRY --fd N` that speaks JSON lines over a socket pair with its owner:
 
-    owner to rank    {"type": "host_store"}                                    rank 0 only: open the store, answer "store"
-                     {"type": "join", "rank", "host", "port", "device", "config"}
+    owner to rank    {"type": "host_store", "address"}                         rank 0 only: open the store, answer "store"
+                     {"type": "join", "rank", "host", "port", "device", "address", "config"}
+                                                                               address: this rank's host, as its peers reach it
                      {"type": "drain"}                                         save after the current step and end
     rank to owner    {"type": "ready"}                                         imports done
                      {"type": "store", "host", "port"}
                      {"type": "failed", "kind", "message", "traceback"}        then it exits with code 1
                      anything else: the entry's own messages, handed on untouched
     owner itself     {"type": "exit", "code", "signal", "log"}                 a rank's process ended; log: its last lines
+
+"code" is -N and "signal" N after signal N, else "signal" is 0; a rank that was lost with its actor or node has code -1 and the
+reason as "log". A "failed" can also come from the owner, about a rank that did not start in time or sent what is no message.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
 from rayplane.spec.layout import Layout
 from rayplane.spec.plan import Placement
+from rayplane.spec.report import StepReport
 
 Message = dict[str, Any]
+REPORT_FIELDS = frozenset(f.name for f in fields(StepReport))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +52,7 @@ class Launch:
     device: str = "cpu"
     """cpu or cuda."""
     log_dir: str = ""
-    """Folder for each rank's output; empty drops it."""
+    """Folder for each rank's output, as an absolute path that every node has; empty drops the output."""
 
 
 class WorkerGroup(Protocol):
@@ -66,3 +72,8 @@ class WorkerGroup(Protocol):
 
     def close(self) -> None:
         """Kill and give the places back; may be called twice."""
+
+
+def step_report(message: Message) -> StepReport:
+    """The report that a "step" message carries."""
+    return StepReport(**{k: v for k, v in message.items() if k in REPORT_FIELDS})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import BaseModel, ConfigDict, Field
 
 from rayplane.spec.layout import Layout
 
@@ -12,12 +12,13 @@ from rayplane.spec.layout import Layout
 class Section(BaseModel):
     """A part of the job file: unknown fields are errors, values do not change once read."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
-Count = Annotated[int, Field(ge=0)]
+PositiveInt = Annotated[int, Field(gt=0, lt=2**63)]
+Count = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class RopeSection(Section):
@@ -61,7 +62,10 @@ class DataSection(Section):
     """What to train on."""
 
     path: Annotated[list[str], Field(min_length=1)]
-    """Files or folders: text, .jsonl, .parquet, token arrays (.npy, .bin). `python://stdlib` is the interpreter's own library."""
+    """Files or folders: text, .jsonl, .parquet, token arrays (.npy, .bin). `python://stdlib` is the interpreter's own library.
+
+    Relative to the directory that rayplane runs in, as is every path of a job. They must exist, unless the cluster is described.
+    """
     tokenizer: str = "bytes"
     """`bytes` (one token per byte), a tokenizer.json, or a Hugging Face folder; ignored for token arrays."""
     seq_len: PositiveInt = 1024
@@ -76,7 +80,7 @@ class DataSection(Section):
     """The field of a .jsonl record, or column of a .parquet file, that holds the text."""
     dtype: Literal["uint8", "uint16", "int32", "uint32", "int64"] = "uint16"
     """Element type of .bin token arrays."""
-    seed: int = 0
+    seed: Count = 0
     """Order of the samples."""
 
 
@@ -119,7 +123,7 @@ class TrainSection(Section):
     optimizer: OptimizerSection = OptimizerSection()
     precision: Literal["fp32", "bf16"] = "fp32"
     """bf16 keeps fp32 master weights, gradients and optimizer state."""
-    seed: int = 0
+    seed: Count = 0
     """Initial weights."""
     checkpoint: CheckpointSection
 
@@ -136,7 +140,7 @@ class LayoutSection(Section):
     schedule: Literal["1f1b", "gpipe"] = "1f1b"
     micro_batch: PositiveInt | None = None
     """Samples per microbatch; chosen by the planner when left out."""
-    zero: Literal[0, 1, 2, 3] = 0
+    zero: Annotated[int, Field(ge=0, le=3)] = 0
     recompute: Literal["none", "selective", "full"] = "none"
     boundaries: list[Count] | None = None
     """Layers per stage; cut by cost when left out."""

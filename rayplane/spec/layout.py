@@ -16,8 +16,8 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Literal
 
-AXES = ("dp", "pp", "cp", "tp")
 Axis = Literal["dp", "pp", "cp", "tp"]
+AXES: tuple[Axis, ...] = ("dp", "pp", "cp", "tp")
 
 
 def split(total: int, parts: int, index: int) -> tuple[int, int]:
@@ -131,7 +131,7 @@ class Layout:
 
 
 def even_boundaries(num_layers: int, num_chunks: int) -> tuple[int, ...]:
-    """Layers per chunk when they are cut by count (the later chunks get the remainder no sooner than the first)."""
+    """Layers per chunk when they are cut by count; the first ones get the remainder."""
     return tuple(split(num_layers, num_chunks, c)[1] for c in range(num_chunks))
 
 

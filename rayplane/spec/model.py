@@ -110,6 +110,9 @@ def check_model(spec: ModelSpec) -> list[Problem]:
         )
     if spec.head_dim % 2:
         problems.append(Problem(f"{spec.head_dim} is odd; rotary embedding turns pairs of elements", "model.head_dim"))
+    if spec.rope.factor > 1 and spec.rope.low_freq_factor >= spec.rope.high_freq_factor:
+        message = f"{spec.rope.low_freq_factor} must be less than high_freq_factor ({spec.rope.high_freq_factor})"
+        problems.append(Problem(message, "model.rope.low_freq_factor"))
     return problems
 
 
@@ -120,41 +123,58 @@ FAMILIES = {"llama", "mistral", "qwen2", "qwen3"}
 def from_hf_config(config: Mapping[str, Any], name: str) -> ModelSpec:
     """The numbers of a Hugging Face `config.json` (Llama, SmolLM2, Qwen2, Qwen3)."""
     family = config.get("model_type")
-    if family not in FAMILIES:
-        raise SpecError(
-            Problem(
-                f"model_type {family!r} of {name} is not supported; supported: {', '.join(sorted(FAMILIES))}",
-                "model.path",
-            )
-        )
-    if config.get("use_sliding_window") or (family == "mistral" and config.get("sliding_window")):
-        raise SpecError(Problem(f"{name} uses sliding-window attention, which is not supported", "model.path"))
-    if config.get("mlp_bias") or (family == "llama" and config.get("attention_bias")):
-        raise SpecError(Problem(f"{name} has biases on its output or MLP projections, which are not supported", "model.path"))
-    missing = [
-        k for k in ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size") if k not in config
-    ]
-    if missing:
-        raise SpecError(Problem(f"config of {name} lacks {', '.join(missing)}", "model.path"))
-    heads = config["num_attention_heads"]
+    if reason := _hf_unsupported(config):
+        raise SpecError(Problem(f"{name}: {reason}", "model.path"))
+    heads, hidden = _whole(config, "num_attention_heads", name), _whole(config, "hidden_size", name)
     return ModelSpec(
-        layers=config["num_hidden_layers"],
-        hidden=config["hidden_size"],
+        layers=_whole(config, "num_hidden_layers", name),
+        hidden=hidden,
         heads=heads,
-        kv_heads=config.get("num_key_value_heads") or heads,
-        head_dim=config.get("head_dim") or config["hidden_size"] // heads,
-        mlp=config["intermediate_size"],
-        vocab=config["vocab_size"],
-        max_seq=config.get("max_position_embeddings", 2048),
+        kv_heads=_whole(config, "num_key_value_heads", name, heads),
+        head_dim=_whole(config, "head_dim", name, hidden // heads),
+        mlp=_whole(config, "intermediate_size", name),
+        vocab=_whole(config, "vocab_size", name),
+        max_seq=_whole(config, "max_position_embeddings", name, 2048),
         tied=bool(config.get("tie_word_embeddings", False)),
         norm_eps=config.get("rms_norm_eps", 1e-6),
         rope=_hf_rope(config, name),
-        qkv_bias=bool(config.get("attention_bias", family == "qwen2")),
+        qkv_bias=family == "qwen2",
         qk_norm=family == "qwen3",
         init_std=config.get("initializer_range", 0.02),
         dtype={"bfloat16": "bf16", "float16": "bf16"}.get(str(config.get("torch_dtype") or config.get("dtype")), "fp32"),
         name=name,
     )
+
+
+def _hf_unsupported(config: Mapping[str, Any]) -> str:
+    """Why this block cannot compute what a config asks for; empty when it can."""
+    family = config.get("model_type")
+    if family not in FAMILIES:
+        return f"model_type {family!r} is not supported; supported: {', '.join(sorted(FAMILIES))}"
+    if config.get("use_sliding_window") or (family == "mistral" and config.get("sliding_window")):
+        return "sliding-window attention is not supported"
+    if config.get("mlp_bias") or (config.get("attention_bias") and family != "qwen2"):
+        return "biases on the output or MLP projections are not supported"
+    if (act := config.get("hidden_act", "silu")) != "silu":
+        return f"hidden_act {act!r} is not supported; supported: silu"
+    if config.get("quantization_config"):
+        return "quantized weights are not supported; use the model they were made from"
+    return ""
+
+
+def _whole(values: Mapping[str, Any], key: str, name: str, default: int | None = None) -> int:
+    """A whole number above 0 from a model's own description; its absence is an error unless there is a default."""
+    value = values.get(key)
+    value = default if value is None else value
+    if value is None:
+        raise SpecError(Problem(f"{name} lacks {key}", "model.path"))
+    if type(value) is not int or value < 1:
+        raise SpecError(Problem(f"{key} of {name} is {value!r}; one whole number above 0 is supported", "model.path"))
+    return value
+
+
+LLAMA3_ROPE = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+"""What a config says of Llama 3's rope scaling."""
 
 
 def _hf_rope(config: Mapping[str, Any], name: str) -> Rope:
@@ -165,50 +185,47 @@ def _hf_rope(config: Mapping[str, Any], name: str) -> Rope:
         return Rope(theta)
     if kind != "llama3":
         raise SpecError(Problem(f"rope scaling {kind!r} of {name} is not supported; supported: default, llama3", "model.path"))
-    return Rope(
-        theta,
-        float(scaling["factor"]),
-        float(scaling["low_freq_factor"]),
-        float(scaling["high_freq_factor"]),
-        int(scaling["original_max_position_embeddings"]),
-    )
+    missing = [k for k in LLAMA3_ROPE if not isinstance(scaling.get(k), int | float)]
+    if missing:
+        raise SpecError(Problem(f"rope scaling of {name} lacks {', '.join(missing)}", "model.path"))
+    factor, low, high, original = (scaling[k] for k in LLAMA3_ROPE)
+    return Rope(theta, float(factor), float(low), float(high), int(original))
 
 
 def from_gguf_header(fields: Mapping[str, Any], tensor_names: frozenset[str], name: str) -> ModelSpec:
     """The numbers of a GGUF file: `fields` are its metadata as plain values (ggml's GGUF specification)."""
     arch = fields.get("general.architecture")
-    if arch not in {"llama", "qwen2", "qwen3"}:
-        raise SpecError(
-            Problem(f"GGUF architecture {arch!r} of {name} is not supported; supported: llama, qwen2, qwen3", "model.path")
-        )
-
-    def get(key: str, default: Any = None) -> Any:
-        value = fields.get(f"{arch}.{key}", default)
-        if value is None:
-            raise SpecError(Problem(f"GGUF file {name} lacks {arch}.{key}", "model.path"))
-        return value
-
-    if "rope_freqs.weight" in tensor_names:
-        raise SpecError(
-            Problem(
-                f"{name} stores its own rope frequencies, which are not supported; use the Hugging Face folder",
-                "model.path",
-            )
-        )
-    heads, hidden = get("attention.head_count"), get("embedding_length")
+    if reason := _gguf_unsupported(fields, tensor_names):
+        raise SpecError(Problem(f"{name}: {reason}", "model.path"))
+    heads = _whole(fields, f"{arch}.attention.head_count", name)
+    hidden = _whole(fields, f"{arch}.embedding_length", name)
     return ModelSpec(
-        layers=get("block_count"),
+        layers=_whole(fields, f"{arch}.block_count", name),
         hidden=hidden,
         heads=heads,
-        kv_heads=get("attention.head_count_kv", heads),
-        head_dim=get("attention.key_length", hidden // heads),
-        mlp=get("feed_forward_length"),
-        vocab=fields.get(f"{arch}.vocab_size") or len(fields["tokenizer.ggml.tokens"]),
-        max_seq=get("context_length"),
+        kv_heads=_whole(fields, f"{arch}.attention.head_count_kv", name, heads),
+        head_dim=_whole(fields, f"{arch}.attention.key_length", name, hidden // heads),
+        mlp=_whole(fields, f"{arch}.feed_forward_length", name),
+        vocab=_whole(fields, f"{arch}.vocab_size", name, len(fields.get("tokenizer.ggml.tokens", ())) or None),
+        max_seq=_whole(fields, f"{arch}.context_length", name),
         tied="output.weight" not in tensor_names,
-        norm_eps=get("attention.layer_norm_rms_epsilon"),
-        rope=Rope(float(get("rope.freq_base", 10000.0))),
+        norm_eps=float(fields.get(f"{arch}.attention.layer_norm_rms_epsilon", 1e-5)),
+        rope=Rope(float(fields.get(f"{arch}.rope.freq_base", 10000.0))),
         qkv_bias="blk.0.attn_q.bias" in tensor_names,
         qk_norm="blk.0.attn_q_norm.weight" in tensor_names,
         name=name,
     )
+
+
+def _gguf_unsupported(fields: Mapping[str, Any], tensor_names: frozenset[str]) -> str:
+    """Why this block cannot compute what a GGUF file asks for; empty when it can."""
+    arch = fields.get("general.architecture")
+    if arch not in {"llama", "qwen2", "qwen3"}:
+        return f"GGUF architecture {arch!r} is not supported; supported: llama, qwen2, qwen3"
+    if "rope_freqs.weight" in tensor_names:
+        return "it stores its own rope frequencies, which are not supported; use the Hugging Face folder"
+    if (scaling := fields.get(f"{arch}.rope.scaling.type", "none")) != "none":
+        return f"rope scaling {scaling!r} is not supported; use the Hugging Face folder"
+    if fields.get(f"{arch}.expert_count"):
+        return "mixtures of experts are not supported"
+    return ""

@@ -84,8 +84,7 @@ def gpipe(num_stages: int, num_microbatches: int) -> Schedule:
     """All forwards, then all backwards (Huang et al., GPipe, section 2.3)."""
     ranks = tuple(
         tuple(
-            [Action(Op.FORWARD, s, m) for m in range(num_microbatches)]
-            + [Action(Op.BACKWARD, s, m) for m in range(num_microbatches)]
+            [Action(Op.FORWARD, s, m) for m in range(num_microbatches)] + [Action(Op.BACKWARD, s, m) for m in range(num_microbatches)]
         )
         for s in range(num_stages)
     )
@@ -106,6 +105,12 @@ def one_f_one_b(num_stages: int, num_microbatches: int) -> Schedule:
     return Schedule("1f1b", num_microbatches, num_stages, tuple(ranks))
 
 
+def forward_only(num_stages: int, num_microbatches: int) -> Schedule:
+    """No backward: evaluation, and prefill of independent batches."""
+    ranks = tuple(tuple(Action(Op.FORWARD, s, m) for m in range(num_microbatches)) for s in range(num_stages))
+    return Schedule("forward", num_microbatches, num_stages, ranks)
+
+
 BUILDERS: Mapping[str, Callable[[int, int], Schedule]] = {"1f1b": one_f_one_b, "gpipe": gpipe}
 """Schedules by the name a job gives them. A new one is a function here: (num_stages, num_microbatches) -> Schedule."""
 
@@ -115,6 +120,13 @@ def build(layout: Layout, num_microbatches: int) -> Schedule:
     schedule = BUILDERS[layout.schedule](layout.pp, num_microbatches)
     schedule = add_step(add_communication(schedule))
     check(schedule)
+    return schedule
+
+
+def build_forward(layout: Layout, num_microbatches: int) -> Schedule:
+    """The checked Action list of a pass without backward."""
+    schedule = add_communication(forward_only(layout.pp, num_microbatches))
+    check(schedule, frozenset({Op.FORWARD}))
     return schedule
 
 
@@ -160,13 +172,13 @@ def add_step(schedule: Schedule) -> Schedule:
     return Schedule(schedule.name, schedule.num_microbatches, schedule.num_chunks, tuple(ranks))
 
 
-def check(schedule: Schedule) -> None:
+def check(schedule: Schedule, ops: frozenset[Op] = COMPUTE) -> None:
     """Raise ScheduleError unless the schedule ends, cannot deadlock, and does each piece of work exactly once and in place.
 
     Plays it with sends that never block and computes that wait for their input; also demands that each directed channel
     receives in the order it sends (NCCL matches by order, not by tag).
     """
-    _check_complete(schedule)
+    _check_complete(schedule, ops)
     _check_channels(schedule)
     done: set[Action] = set()
     posted: set[Action] = set()
@@ -185,8 +197,8 @@ def check(schedule: Schedule) -> None:
         raise ScheduleError(f"{schedule.name}: deadlock, {', '.join(stuck)}")
 
 
-def _check_complete(schedule: Schedule) -> None:
-    want = {Action(op, c, m) for op in COMPUTE for c in range(schedule.num_chunks) for m in range(schedule.num_microbatches)}
+def _check_complete(schedule: Schedule, ops: frozenset[Op]) -> None:
+    want = {Action(op, c, m) for op in ops for c in range(schedule.num_chunks) for m in range(schedule.num_microbatches)}
     seen: set[Action] = set()
     for rank, actions in enumerate(schedule.ranks):
         for action in actions:
@@ -225,6 +237,10 @@ def _ready(schedule: Schedule, rank: int, action: Action, done: set[Action], pos
         return last or _arrived(schedule, rank, Action(Op.BACKWARD, chunk + 1, m), Action(Op.RECV_B, chunk, m), done, posted)
     if action.op in (Op.SEND_F, Op.SEND_B):
         return Action(Op.FORWARD if action.op is Op.SEND_F else Op.BACKWARD, chunk, m) in done
+    if action.op is Op.REDUCE:
+        return all(Action(Op.BACKWARD, chunk, i) in done for i in range(schedule.num_microbatches))
+    if action.op is Op.STEP:
+        return all(Action(Op.REDUCE, c) in done for c in range(schedule.num_chunks) if schedule.stage_of(c) == rank)
     return True
 
 

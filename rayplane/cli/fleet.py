@@ -1,0 +1,162 @@
+"""Where a run happens: the cluster as it is found, and a group of ranks on it.
+
+local    this machine's GPUs, else its CPU cores; ranks are children of this process
+ray      the cluster of RAY_ADDRESS, else an embedded one on this machine
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import ray
+
+from rayplane.cli.metrics import Metrics
+from rayplane.control.loop import Observer
+from rayplane.errors import PlacementError, Problem, SpecError
+from rayplane.plan.catalog import described, homogeneous
+from rayplane.runtime.group import WorkerGroup
+from rayplane.runtime.local import LocalGroup
+from rayplane.runtime.ray import RayGroup, connect, discover
+from rayplane.spec.cluster import ClusterSpec
+from rayplane.spec.job import JobSpec
+from rayplane.telemetry.export import Exporter
+
+NVIDIA_SMI = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
+NVIDIA_SMI_TIMEOUT_S = 20.0
+MIB = 2**20
+
+KINDS = (
+    (r"B200", "b200"),
+    (r"H200", "h200"),
+    (r"H100.*PCIe", "h100-pcie"),
+    (r"H100", "h100-sxm"),
+    (r"A100.*80GB", "a100-80gb"),
+    (r"A100", "a100-40gb"),
+    (r"L40S", "l40s"),
+)
+"""What the driver calls a GPU, and the device catalog's name for it; the first that matches."""
+
+
+class Runtime(StrEnum):
+    """What starts the ranks."""
+
+    RAY = "ray"
+    LOCAL = "local"
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """A cluster that can run a job now."""
+
+    cluster: ClusterSpec
+    device: str
+    """cpu or cuda."""
+    group: WorkerGroup
+    observers: tuple[Observer, ...]
+    """Look on for the fleet itself."""
+    metrics: Callable[[], list[str]]
+    """host:port of every metrics exporter."""
+
+
+@contextmanager
+def open_fleet(runtime: Runtime, job: JobSpec) -> Iterator[Fleet]:
+    """Find the cluster and make a group on it. Raises SpecError where the job describes another cluster than there is."""
+    opened = _open_local(job) if runtime is Runtime.LOCAL else _open_ray(job)
+    with opened as fleet:
+        yield fleet
+
+
+@contextmanager
+def _open_local(job: JobSpec) -> Iterator[Fleet]:
+    cluster = _as_described(job, this_machine())
+    exporter = Exporter(job.name, job.metrics.port)
+    try:
+        yield Fleet(cluster, _device(cluster), LocalGroup(), (Metrics(exporter),), lambda: [f"localhost:{exporter.port}"])
+    finally:
+        exporter.close()
+
+
+@contextmanager
+def _open_ray(job: JobSpec) -> Iterator[Fleet]:
+    connect()
+    try:
+        cluster = _as_described(job, discover(_described_kind(job)))
+        group = RayGroup(metrics_port=job.metrics.port)
+        yield Fleet(cluster, _device(cluster), group, (), lambda: group.metrics_targets)
+    finally:
+        ray.shutdown()
+
+
+def this_machine() -> ClusterSpec:
+    """This machine's GPUs, else the cores that this process may use, as a cluster of one node."""
+    name = socket.gethostname()
+    if gpus := _gpus():
+        kinds = Counter(kind for kind, _ in gpus)
+        if len(kinds) > 1:
+            raise PlacementError(f"this machine's GPUs must be of one kind, found: {', '.join(kinds)}; set CUDA_VISIBLE_DEVICES")
+        return homogeneous({name: len(gpus)}, gpus[0][0], min(memory for _, memory in gpus), {})
+    cores = len(os.sched_getaffinity(0))
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return homogeneous({name: cores}, "cpu", memory_bytes // cores, {})
+
+
+def _gpus() -> list[tuple[str, int]]:
+    """(catalog kind, bytes) of each GPU that CUDA_VISIBLE_DEVICES leaves."""
+    try:
+        answer = subprocess.run(NVIDIA_SMI, capture_output=True, text=True, timeout=NVIDIA_SMI_TIMEOUT_S, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    rows = [line.rsplit(",", 1) for line in answer.stdout.splitlines() if "," in line]
+    found = [(gpu_kind(name.strip()), int(mib) * MIB) for name, mib in rows]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return found if visible is None else found[: len([v for v in visible.split(",") if v.strip() and v.strip() != "-1"])]
+
+
+def gpu_kind(name: str) -> str:
+    """The catalog's name of a GPU."""
+    for pattern, kind in KINDS:
+        if re.search(pattern, name):
+            return kind
+    known = ", ".join(kind for _, kind in KINDS)
+    raise PlacementError(
+        f"GPU '{name}' is not in the device catalog; known: {known}. Hide it with CUDA_VISIBLE_DEVICES= to run on the CPU"
+    )
+
+
+def _device(cluster: ClusterSpec) -> str:
+    return "cpu" if all(n.kind == "cpu" for n in cluster.nodes) else "cuda"
+
+
+def _described_kind(job: JobSpec) -> str | None:
+    kinds = {n.device for n in job.cluster.nodes} if job.cluster != "auto" else set()
+    return kinds.pop() if len(kinds) == 1 else None
+
+
+def _as_described(job: JobSpec, found: ClusterSpec) -> ClusterSpec:
+    """The found cluster, with the links that the job describes; the machines must be those it describes."""
+    if job.cluster == "auto":
+        return found
+    wanted = described(job.cluster)
+    if _machines(wanted) != _machines(found):
+        message = (
+            f"describes {_in_words(wanted)}, but this cluster has {_in_words(found)}; "
+            "write `cluster: auto` to run here, or use rayplane plan to plan for the described one"
+        )
+        raise SpecError(Problem(message, "cluster"))
+    return replace(found, links=wanted.links)
+
+
+def _machines(cluster: ClusterSpec) -> Counter[tuple[str, int]]:
+    return Counter((n.kind, n.devices) for n in cluster.nodes)
+
+
+def _in_words(cluster: ClusterSpec) -> str:
+    return ", ".join(f"{number} x {devices} {kind}" for (kind, devices), number in sorted(_machines(cluster).items()))

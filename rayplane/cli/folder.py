@@ -1,0 +1,65 @@
+"""What a job's folder says before a run: is it another model's, is the job done, from where does it go on.
+
+result.json    the final object of a finished run, for who asks again
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rayplane.control.checkpoints import newest
+from rayplane.control.status import read_status, write_json
+from rayplane.errors import Problem, SpecError
+from rayplane.spec.model import ModelSpec
+
+RESULT_FILE = "result.json"
+NOT_SHAPE = frozenset({"name", "dtype", "init_std"})
+"""Fields of a model that a checkpoint does not depend on."""
+
+
+def numbers(model: ModelSpec) -> dict[str, Any]:
+    """What makes two models the same, as plain JSON."""
+    plain: dict[str, Any] = json.loads(json.dumps(asdict(model)))
+    return {key: value for key, value in plain.items() if key not in NOT_SHAPE}
+
+
+def set_aside(directory: Path) -> Path | None:
+    """Rename a job's folder so that the job starts anew; where it went, or None where there was none."""
+    if not directory.exists():
+        return None
+    taken = (directory.with_name(f"{directory.name}.old-{n}") for n in range(1, 1_000_000))
+    aside = next(path for path in taken if not path.exists())
+    return directory.rename(aside)
+
+
+def refuse_other_model(directory: Path, model: ModelSpec) -> None:
+    """Raise SpecError when the folder holds checkpoints of another model."""
+    status = read_status(directory)
+    if status is None or not status.model or not newest(directory).path:
+        return
+    mine = numbers(model)
+    changed = [f"{k} {status.model.get(k)} there, {v} here" for k, v in mine.items() if status.model.get(k) != v]
+    if changed:
+        message = (
+            f"{directory} holds checkpoints of another model ({'; '.join(changed)}); "
+            "name another folder, or start over with --fresh, which keeps the old one aside"
+        )
+        raise SpecError(Problem(message, "train.checkpoint.dir"))
+
+
+def finished_result(directory: Path, steps: int) -> dict[str, Any] | None:
+    """The final object of a job whose newest checkpoint has all its steps, else None."""
+    checkpoint = newest(directory)
+    if checkpoint.step < steps:
+        return None
+    path = directory / RESULT_FILE
+    known: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+    return {"steps": checkpoint.step, "checkpoint": checkpoint.path, **known}
+
+
+def keep_result(directory: Path, result: dict[str, Any]) -> None:
+    """Write the final object of a finished run."""
+    write_json(directory / RESULT_FILE, result)

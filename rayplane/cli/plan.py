@@ -1,0 +1,90 @@
+"""`rayplane plan`: what the planner would choose for a job, what else there is, and what it refuses and why."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import ray
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from rayplane.cli.fleet import this_machine
+from rayplane.cli.screen import say, screen
+from rayplane.cli.words import as_json
+from rayplane.plan.catalog import described
+from rayplane.plan.explain import as_json as plan_object
+from rayplane.plan.explain import report
+from rayplane.plan.search import plan as search
+from rayplane.runtime.ray import connect, discover
+from rayplane.spec.cluster import ClusterSpec
+from rayplane.spec.job import JobSpec
+from rayplane.spec.layout import Layout
+from rayplane.spec.load import load_job, load_model
+from rayplane.spec.plan import Plan, Rejected, Workload
+
+DOES_NOT_FIT = "does not fit"
+"""How the planner begins when memory is the reason."""
+
+
+def plan(
+    job: Annotated[Path, typer.Argument(help="A job file.")],
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Also show refused variants of microbatch and schedule.")] = False,
+) -> None:
+    """Rank layouts for a job without running it: on the cluster it describes, else that of RAY_ADDRESS, else this machine."""
+    spec = load_job(job)
+    workload = Workload(spec.train.global_batch, spec.train.data.seq_len, spec.train.precision)
+    answer = search(load_model(spec.model), workload, _cluster(spec), None if spec.layout == "auto" else spec.layout)
+    if json:
+        typer.echo(as_json(plan_object(answer)))
+    else:
+        _show(screen(), answer, every)
+
+
+def _show(console: Console, answer: Plan, every: bool) -> None:
+    told = report(answer)
+    ranked = Table(*told.headers, box=None)
+    for column in ranked.columns[1:]:
+        column.justify = "right"
+    for row in told.ranked:
+        ranked.add_row(*row)
+    console.print(ranked)
+    for name, text in (("why", told.why), *(("note", note) for note in told.notes)):
+        say(console, f"{name}: {text}")
+    shown = answer.rejected if every else _one_per_degrees(answer)
+    if shown:
+        refused = Table("refused", "reason", box=None)
+        for rejected in shown:
+            refused.add_row(str(rejected.layout), rejected.reason)
+        console.print(refused)
+    if hidden := len(answer.rejected) - len(shown):
+        say(console, f"{hidden} more variants of microbatch and schedule were refused; --all shows them")
+
+
+def _one_per_degrees(answer: Plan) -> list[Rejected]:
+    """One refusal of each dp x pp x tp that is not in the ranking: where a variant fits, why that one lost."""
+    shown = {_degrees(layout) for layout in (answer.layout, *(c.layout for c in answer.runners_up))}
+    refusals: dict[tuple[int, ...], Rejected] = {}
+    for rejected in sorted(answer.rejected, key=lambda r: r.reason.startswith(DOES_NOT_FIT)):
+        if _degrees(rejected.layout) not in shown:
+            refusals.setdefault(_degrees(rejected.layout), rejected)
+    return [rejected for rejected in answer.rejected if rejected in refusals.values()]
+
+
+def _degrees(layout: Layout) -> tuple[int, ...]:
+    return layout.dp, layout.pp, layout.cp, layout.tp
+
+
+def _cluster(job: JobSpec) -> ClusterSpec:
+    if job.cluster != "auto":
+        return described(job.cluster)
+    if not os.environ.get("RAY_ADDRESS"):
+        return this_machine()
+    connect()
+    try:
+        return discover()
+    finally:
+        ray.shutdown()

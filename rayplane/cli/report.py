@@ -1,0 +1,66 @@
+"""The end of a run: one JSON object for programs, a table of stage utilisation and a few lines for people."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from rayplane.cli.screen import say
+from rayplane.cli.words import count, duration, loss, share
+from rayplane.control.result import Result
+from rayplane.spec.layout import Layout
+
+SHARES = ("compute", "wait", "comm", "optimizer", "other")
+
+
+def result_object(name: str, layout: Layout, result: Result) -> dict[str, Any]:
+    """What `rayplane run --json` ends with."""
+    return {
+        "name": name,
+        "state": result.state,
+        "layout": {**asdict(layout), "boundaries": list(layout.boundaries)},
+        "steps": result.step,
+        "final_loss": result.final_loss,
+        "holdout_before": result.holdout_before,
+        "holdout_after": result.holdout_after,
+        "tokens_per_s": round(result.tokens_per_s, 1),
+        "stages": [{k: round(v, 4) if isinstance(v, float) else v for k, v in asdict(s).items()} for s in result.stages],
+        "checkpoint": result.checkpoint,
+        "restarts": result.restarts,
+        "wall_s": round(result.wall_s, 2),
+        "params": result.params,
+        "message": result.message,
+    }
+
+
+def show_result(console: Console, result: dict[str, Any]) -> None:
+    """Print the table and the summary of a final object."""
+    if result.get("stages"):
+        console.print(_table(result["stages"]))
+    lines = {
+        "held-out loss": _held_out(result),
+        "training loss": f"{loss(result.get('final_loss'))} after {result['steps']} steps",
+        "throughput": f"{count(result.get('tokens_per_s') or 0)} tokens/s, {duration(result.get('wall_s') or 0)} in all",
+        "restarts": str(result["restarts"]) if result.get("restarts") else "",
+        "checkpoint": result.get("checkpoint") or "none",
+    }
+    for name, text in lines.items():
+        if text:
+            say(console, f"{name:14} {text}")
+
+
+def _held_out(result: dict[str, Any]) -> str:
+    before, after = result.get("holdout_before"), result.get("holdout_after")
+    return "" if before is None and after is None else f"{loss(before)} before, {loss(after)} after (nats per token)"
+
+
+def _table(stages: list[dict[str, Any]]) -> Table:
+    table = Table("replica", "stage", *("communication" if s == "comm" else s for s in SHARES), box=None, title="stage utilisation")
+    for column in table.columns:
+        column.justify = "right"
+    for stage in stages:
+        table.add_row(str(stage["replica"]), str(stage["stage"]), *(share(stage[s]) for s in SHARES))
+    return table

@@ -1,0 +1,123 @@
+"""`rayplane run`: a job file becomes a trained model.
+
+load ──▶ lock the folder ──▶ find the cluster ──▶ plan ──▶ Controller ──▶ table, result
+            └─▶ finished, or another model's
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from rayplane.cli.fleet import Fleet, Runtime, open_fleet
+from rayplane.cli.folder import finished_result, keep_result, numbers, refuse_other_model, set_aside
+from rayplane.cli.metrics import Targets
+from rayplane.cli.progress import progress
+from rayplane.cli.report import result_object, show_result
+from rayplane.cli.screen import say, screen
+from rayplane.cli.signals import stop_on_signals
+from rayplane.cli.words import as_json, count
+from rayplane.control.checkpoints import newest
+from rayplane.control.lock import locked
+from rayplane.control.loop import Controller, Task
+from rayplane.control.result import Result
+from rayplane.control.stop import Stop
+from rayplane.plan.explain import report
+from rayplane.plan.search import plan
+from rayplane.runtime.group import Launch
+from rayplane.spec.job import JobSpec
+from rayplane.spec.load import load_job, load_model
+from rayplane.spec.model import ModelSpec
+from rayplane.spec.plan import Plan, Workload
+
+ENTRY = "rayplane.train.worker"
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What was asked for. Relative paths in a job are relative to where the command runs."""
+
+    job: JobSpec
+    model: ModelSpec
+    directory: Path
+    runtime: Runtime
+
+
+def run(
+    job: Annotated[Path, typer.Argument(help="A job file.")],
+    json: Annotated[bool, typer.Option("--json", help="End with one JSON object on stdout; everything else goes to stderr.")] = False,
+    runtime: Annotated[Runtime, typer.Option(help="Who starts the ranks: a Ray cluster, or this process.")] = Runtime.RAY,
+    fresh: Annotated[bool, typer.Option(help="Start over; what is in the job's folder is kept under another name.")] = False,
+) -> None:
+    """Train a job, from its newest checkpoint if it has one. SIGTERM and Ctrl-C save first; a second one does not."""
+    console = screen(stderr=json)
+    spec = load_job(job)
+    order = Order(spec, load_model(spec.model), _directory(spec), runtime)
+    with locked(order.directory):
+        if fresh and (aside := set_aside(order.directory)):
+            say(console, f"the earlier run is kept in {aside}")
+        refuse_other_model(order.directory, order.model)
+        known = finished_result(order.directory, spec.train.steps)
+        if known:
+            say(console, f"{spec.name} is finished: all of its {spec.train.steps} steps are done; --fresh starts over")
+        final, exit_code = (known, 0) if known else _train(order, console)
+    show_result(console, final)
+    if json:
+        typer.echo(as_json(final))
+    raise typer.Exit(exit_code)
+
+
+def _train(order: Order, console: Console) -> tuple[dict[str, Any], int]:
+    """Run the job to its end; the final object and the exit code."""
+    job, stop = order.job, Stop()
+    with stop_on_signals(stop), open_fleet(order.runtime, job) as fleet, stop_on_signals(stop):
+        data = job.train.data
+        workload = Workload(job.train.global_batch, data.seq_len, job.train.precision)
+        chosen = plan(order.model, workload, fleet.cluster, None if job.layout == "auto" else job.layout)
+        _introduce(order, chosen, console)
+        with progress(console, job.train.steps) as shown:
+            observers = (shown, *fleet.observers, Targets(order.directory, fleet.metrics, console))
+            result = Controller(_task(order, chosen, fleet), fleet.group, observers).run(stop)
+    final = result_object(job.name, chosen.layout, result)
+    if result.state == "finished":
+        keep_result(order.directory, final)
+    _conclude(order, result, console)
+    return final, result.exit_code
+
+
+def _task(order: Order, chosen: Plan, fleet: Fleet) -> Task:
+    job = order.job.model_dump(mode="json")
+    job["train"]["checkpoint"]["dir"] = str(order.directory)
+    config = {"job": job, "job_dir": str(Path.cwd()), "layout": asdict(chosen.layout), "resume": "", "attempt": 1}
+    logs = str(order.directory / "logs")
+    launch = Launch(order.job.name, chosen.layout, chosen.placement, ENTRY, config, fleet.device, logs)
+    return Task(order.directory, order.job.train.steps, order.job.limits, launch, numbers(order.model))
+
+
+def _introduce(order: Order, chosen: Plan, console: Console) -> None:
+    job, model = order.job, order.model
+    say(console, f"{job.name}: {model.name}, {count(model.num_params)} parameters, {job.train.steps} steps")
+    told = report(chosen)
+    say(console, ", ".join(f"{name} {value}" for name, value in zip(told.headers, told.ranked[0], strict=True)))
+    for text in (f"why: {told.why}", *(f"note: {note}" for note in told.notes)):
+        say(console, text)
+    checkpoint = newest(order.directory)
+    if checkpoint.path:
+        say(console, f"resuming from {checkpoint.path}: {checkpoint.step} of {job.train.steps} steps are done")
+
+
+def _conclude(order: Order, result: Result, console: Console) -> None:
+    again = "run it again to go on from there" if result.checkpoint else "no checkpoint was saved"
+    kept = f"the newest checkpoint has {newest(order.directory).step} steps, {again}" if result.checkpoint else again
+    if result.state == "drained":
+        say(console, f"{order.job.name} stopped after step {result.step}: {kept}")
+    if result.state == "failed":
+        say(screen(stderr=True), f"{order.job.name} failed after step {result.step}: {result.message}\n{kept}")
+
+
+def _directory(job: JobSpec) -> Path:
+    return Path(job.train.checkpoint.dir).expanduser().absolute()

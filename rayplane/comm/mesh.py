@@ -1,0 +1,88 @@
+"""A Mesh is a layout made real for one rank: its coordinates, and a Communicator for each axis.
+
+tp  ranks that cut each layer            pp  stages of one replica (pp_back: the same for gradients,
+cp  ranks that cut the sequence              so that the two directions cannot block each other on NCCL)
+dp  replicas of one stage
+tied   first and last stage, which both hold a tied embedding (one pair per replica and tp rank)
+world  all ranks
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+
+from rayplane.comm.clock import PhaseClock
+from rayplane.comm.communicator import Communicator
+from rayplane.comm.ledger import Ledger
+from rayplane.comm.transport import GlooTransport, NcclTransport
+from rayplane.spec.layout import AXES, Coord, Layout
+
+PHASE_OF_AXIS = {"tp": "tp", "cp": "cp", "dp": "dp", "pp": "recv_wait", "pp_back": "recv_wait", "tied": "dp", "world": "recv_wait"}
+"""The step phase in which waiting for an axis counts; waiting for the world is waiting for other stages."""
+
+
+@dataclass(slots=True)
+class Mesh:
+    """One rank's place in the layout and its ways to talk."""
+
+    layout: Layout
+    rank: int
+    device: torch.device
+    clock: PhaseClock
+    ledger: Ledger
+    axes: dict[str, Communicator] = field(default_factory=dict)
+
+    @property
+    def coord(self) -> Coord:
+        """This rank's coordinates."""
+        return self.layout.coord(self.rank)
+
+    @property
+    def tp(self) -> Communicator:
+        """The ranks that cut each layer."""
+        return self.axes["tp"]
+
+    @property
+    def pp(self) -> Communicator:
+        """The stages of this rank's replica."""
+        return self.axes["pp"]
+
+    @property
+    def dp(self) -> Communicator:
+        """The replicas of this rank's stage."""
+        return self.axes["dp"]
+
+    @property
+    def tied(self) -> Communicator:
+        """First and last stage where this rank is on one of them; else this rank alone."""
+        return self.axes["tied"]
+
+    @property
+    def world(self) -> Communicator:
+        """All ranks."""
+        return self.axes["world"]
+
+    def close(self) -> None:
+        """Leave every axis; peers that wait for this rank fail at once."""
+        for axis in self.axes.values():
+            axis.close()
+
+
+def connect(layout: Layout, rank: int, store: dist.Store, device: torch.device, timeout_s: float, clock: PhaseClock) -> Mesh:
+    """Form this rank's communicators; every rank of the layout calls it with the same store. Blocks until all peers came."""
+    mesh = Mesh(layout, rank, device, clock, Ledger())
+    groups: dict[str, tuple[int, ...]] = {axis: layout.peers(rank, axis) for axis in AXES}
+    stages = groups["pp_back"] = groups["pp"]
+    ends = (stages[0], stages[-1])
+    groups["tied"] = ends if rank in ends and len(stages) > 1 else (rank,)
+    groups["world"] = tuple(range(layout.size))
+    transport = NcclTransport if device.type == "cuda" else GlooTransport
+    for axis, ranks in groups.items():
+        link = None
+        if len(ranks) > 1:
+            link = transport(dist.PrefixStore(f"{axis}/{ranks[0]}", store), ranks.index(rank), len(ranks), timeout_s)
+        mesh.axes[axis] = Communicator(axis, ranks.index(rank), len(ranks), link, mesh.ledger, clock, PHASE_OF_AXIS[axis])
+    return mesh

@@ -1,0 +1,80 @@
+"""From what a rank said to why the job failed: many ranks' errors become one line with the cause first.
+
+rank 2 was killed by SIGKILL (then ranks 0, 1: Connection closed by peer)
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+
+from rayplane.control.state import Failure, RankExited, RankFailed, TimedOut
+
+LOST_CONNECTION = (
+    "connection closed",
+    "connection reset",
+    "connection refused",
+    "connection aborted",
+    "connection was likely closed",
+    "broken pipe",
+    "socket closed",
+    "socket timeout",
+    "remote process exited",
+    "remote end closed",
+    "timed out waiting",
+)
+"""How gloo, NCCL and the store say that the other side is gone."""
+
+
+def failure_of(event: RankFailed | RankExited | TimedOut) -> Failure:
+    """The failure that an event tells of."""
+    match event:
+        case RankFailed(rank, kind, message):
+            lost = any(words in message.lower() for words in LOST_CONNECTION)
+            return Failure((rank,), message, user=kind == "user", consequence=lost and kind != "user")
+        case RankExited(rank, code, signum, log):
+            return Failure((rank,), _exit_text(code, signum, log))
+        case TimedOut(kind, ranks, waited_s, step):
+            what = {"start": "not ready", "step": f"no step after step {step}", "drain": "did not save"}[kind]
+            return Failure(ranks, f"{what} within {waited_s:g} s")
+
+
+def _exit_text(code: int, signum: int, log: str) -> str:
+    if signum:
+        return f"was killed by {_signal_name(signum)}"
+    last = next((line.strip() for line in reversed(log.splitlines()) if line.strip()), "")
+    text = f"exited with code {code}" if code else "exited before its work was done"
+    return f"{text}: {last}" if last else text
+
+
+def _signal_name(signum: int) -> str:
+    try:
+        return signal.Signals(signum).name
+    except ValueError:
+        return f"signal {signum}"
+
+
+def explain(failures: Sequence[Failure]) -> str:
+    """One line: the cause, then what followed from it; ranks that say the same are named together."""
+    causes = [f for f in failures if not f.consequence] or list(failures)
+    causes = [f for f in causes if f.user] or causes
+    first, *rest = _grouped([*causes, *(f for f in failures if f not in causes)])
+    return f"{first} (then {'; '.join(rest)})" if rest else first
+
+
+def _grouped(failures: Sequence[Failure]) -> list[str]:
+    ranks_by_message: dict[str, tuple[int, ...]] = {}
+    for failure in failures:
+        ranks = ranks_by_message.get(failure.message, ())
+        ranks_by_message[failure.message] = tuple(sorted({*ranks, *failure.ranks}))
+    return [_sentence(ranks, message) for message, ranks in ranks_by_message.items()]
+
+
+def _sentence(ranks: tuple[int, ...], message: str) -> str:
+    if not ranks:
+        return message
+    verb_follows = message.startswith(("was killed", "exited"))
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}{'' if verb_follows else ':'} {message}"
+    plural = message.replace("was killed", "were killed", 1) if verb_follows else message
+    return f"ranks {', '.join(map(str, ranks))}{'' if verb_follows else ':'} {plural}"

@@ -1,0 +1,41 @@
+"""What a controller leaves in its job's folder: `events.jsonl`, one line per event, and `state.json`, at most once a second.
+
+{"unix_s": 1764444444.1, "event": "StepDone", "step": 7, "state": "running"}
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from rayplane.control.state import Event, State, StepDone
+from rayplane.control.status import EVENTS_FILE, Status, state_name, write_status
+
+STATUS_EVERY_S = 1.0
+
+
+class Journal:
+    """Writes one job's event log and state. `unix_s` is the caller's clock."""
+
+    def __init__(self, directory: Path):
+        directory.mkdir(parents=True, exist_ok=True)
+        self._directory = directory
+        self._events = (directory / EVENTS_FILE).open("a", buffering=1)
+        self._written_unix_s = 0.0
+
+    def event(self, state: State, event: Event, unix_s: float) -> None:
+        """Append an event and the state that it led to."""
+        line = {"unix_s": round(unix_s, 3), "event": type(event).__name__, **asdict(event), "state": state_name(state)}
+        self._events.write(json.dumps(line) + "\n")
+
+    def status(self, status: Status, event: Event | None) -> None:
+        """Replace state.json; steps are written at most once a second, everything else at once."""
+        if isinstance(event, StepDone) and status.updated_unix_s - self._written_unix_s < STATUS_EVERY_S:
+            return
+        self._written_unix_s = status.updated_unix_s
+        write_status(self._directory, status)
+
+    def close(self) -> None:
+        """Close the log."""
+        self._events.close()

@@ -1,0 +1,61 @@
+"""One controller per job folder: an advisory lock beside the folder that ends with its process, however that dies.
+
+runs/quickstart/            the job's folder
+runs/.quickstart.lock       locked by the controller; holds its pid and host
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from rayplane.errors import RayplaneError
+
+TRIES = 5
+TRY_EVERY_S = 0.05
+"""`held` looks by taking a shared lock for an instant, which must not turn a controller away."""
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Hold the folder's lock; raises RayplaneError naming the process that has it."""
+    path = lock_path(directory)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+") as file:
+        if not any(_try(file, fcntl.LOCK_EX, pause_s=TRY_EVERY_S) for _ in range(TRIES)):
+            file.seek(0)
+            owner = file.read().strip() or "an unknown process"
+            raise RayplaneError(f"{directory} is in use by {owner}; stop that run first, or set another train.checkpoint.dir")
+        file.truncate(0)
+        file.write(f"pid {os.getpid()} on {socket.gethostname()}")
+        file.flush()
+        yield
+
+
+def held(directory: Path) -> bool:
+    """Whether a controller lives for this folder."""
+    path = lock_path(directory)
+    if not path.is_file():
+        return False
+    with path.open() as file:
+        return not _try(file, fcntl.LOCK_SH)
+
+
+def lock_path(directory: Path) -> Path:
+    """The lock lies beside the folder, so that the folder can be renamed."""
+    return directory.with_name(f".{directory.name}.lock")
+
+
+def _try(file: IO[str], mode: int, pause_s: float = 0.0) -> bool:
+    try:
+        fcntl.flock(file, mode | fcntl.LOCK_NB)
+    except BlockingIOError:
+        time.sleep(pause_s)
+        return False
+    return True

@@ -1,0 +1,95 @@
+"""`state.json` in a job's folder: where the job stands, for whoever looks from outside. Replaced by rename, never half written."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from rayplane.control.state import Draining, Failed, Finished, Killing, Pending, Placing, Running, Starting, State
+from rayplane.errors import RayplaneError
+
+STATUS_FILE = "state.json"
+EVENTS_FILE = "events.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What `rayplane status` shows of a job."""
+
+    name: str
+    state: str
+    step: int
+    steps: int
+    loss: float | None
+    tokens_per_s: float
+    layout: str
+    restarts: int
+    checkpoint: str
+    message: str
+    pid: int
+    host: str
+    updated_unix_s: float
+    model: dict[str, Any]
+    """The numbers of the model, to refuse another one in this folder."""
+
+
+def state_name(state: State) -> str:
+    """A state in one word."""
+    match state:
+        case Pending():
+            return "pending"
+        case Placing():
+            return "placing"
+        case Starting():
+            return "starting"
+        case Running():
+            return "running"
+        case Draining():
+            return "draining"
+        case Killing(then="retry"):
+            return "restarting"
+        case Killing():
+            return "stopping"
+        case Finished(drained=True):
+            return "drained"
+        case Finished():
+            return "finished"
+        case Failed():
+            return "failed"
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write aside and rename."""
+    aside = path.with_name(f"{path.name}.tmp")
+    aside.write_text(json.dumps(value, indent=1) + "\n")
+    aside.replace(path)
+
+
+def write_status(directory: Path, status: Status) -> None:
+    """Replace the folder's state.json."""
+    write_json(directory / STATUS_FILE, asdict(status))
+
+
+def read_status(directory: Path) -> Status | None:
+    """The folder's state.json, or None where it has none. Raises RayplaneError where it is not ours."""
+    path = directory / STATUS_FILE
+    if not path.is_file():
+        return None
+    try:
+        values = json.loads(path.read_text())
+        return Status(**{f.name: values[f.name] for f in fields(Status)})
+    except (ValueError, KeyError, TypeError) as error:
+        raise RayplaneError(f"{path} is not a job's state ({error!r}); remove it, or choose another folder") from error
+
+
+def ended(status: Status) -> bool:
+    """Whether the job's last controller ended it in order."""
+    return status.state in {"drained", "finished", "failed"}
+
+
+def this_process() -> tuple[int, str]:
+    """(pid, host) of the controller."""
+    return os.getpid(), os.uname().nodename

@@ -1,0 +1,93 @@
+"""Causal self-attention over this rank's heads, with rotary positions and grouped KV heads.
+
+    D head dim   h query heads on this rank   k KV heads on this rank
+
+When the cut of the query heads is uneven, a rank's KV heads may serve unequal numbers of its query heads: 9 heads, 3 KV heads, tp 2
+gives rank 0 query heads 0-4 and KV heads 0, 1, so that KV head 0 serves three of them and KV head 1 two.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.autograd import Function
+
+from rayplane.model.layers import Linear, Place, RmsNorm
+from rayplane.spec.model import ModelSpec, Rope
+from rayplane.spec.sharding import TensorSpec
+
+Tensor = torch.Tensor
+
+
+def rope_frequencies(rope: Rope, head_dim: int) -> Tensor:
+    """Angle per position of each pair of elements, [D / 2]; Llama 3's scaling as in Meta's reference code."""
+    frequencies = rope.theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
+    if rope.factor == 1.0:
+        return frequencies.float()
+    turns = rope.original_max_seq * frequencies / (2 * math.pi)
+    blend = ((turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)).clamp(0.0, 1.0)
+    return (frequencies * (blend + (1.0 - blend) / rope.factor)).float()
+
+
+def rope_table(rope: Rope, head_dim: int, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """cos and sin of the angles at some positions, each [S, 1, D / 2], fp32."""
+    angles = positions.float()[:, None] * rope_frequencies(rope, head_dim).to(positions.device)
+    return angles.cos()[:, None], angles.sin()[:, None]
+
+
+class _Rotate(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        ctx.cos, ctx.sin = cos, sin
+        return _rotate(x, cos, sin)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        return _rotate(dy, ctx.cos, -ctx.sin), None, None
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:  # [B, S, h, D] -> the same
+    """Turn each pair (x[i], x[i + D/2]) by its angle."""
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    a, b = x.float().chunk(2, -1)
+    first, second = out.chunk(2, -1)
+    first.copy_(a * cos - b * sin)
+    second.copy_(b * cos + a * sin)
+    return out
+
+
+class Attention(nn.Module):
+    """Projections, rotary embedding and scaled dot-product attention; the output is this rank's partial sum."""
+
+    def __init__(self, place: Place, spec: ModelSpec, tensors: dict[str, TensorSpec]):
+        super().__init__()
+        biases = [tensors[f"{n}_bias"] for n in "qkv"] if spec.qkv_bias else []
+        self.qkv = Linear(place, [tensors[n] for n in "qkv"], biases)
+        self.o = Linear(place, [tensors["o"]])
+        self.q_norm = RmsNorm(place, tensors["q_norm"], spec.norm_eps, partial=True) if spec.qk_norm else None
+        self.k_norm = RmsNorm(place, tensors["k_norm"], spec.norm_eps, partial=True) if spec.qk_norm else None
+        self._head_dim = spec.head_dim
+        first, self._heads = tensors["q"].dims[0].span(place.tp.size, place.tp.rank)
+        first_kv, self._kv_heads = tensors["k"].dims[0].span(place.tp.size, place.tp.rank)
+        serves = [(first + i) // spec.group - first_kv for i in range(self._heads)]
+        self._kv_of_head = None if serves == list(range(self._heads)) else torch.tensor(serves)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:  # [B, S, H] -> [B, S, H]
+        d = self._head_dim
+        q, k, v = self.qkv(x).split([self._heads * d, self._kv_heads * d, self._kv_heads * d], -1)
+        q, k, v = (t.unflatten(-1, (-1, d)) for t in (q, k, v))  # [B, S, h or k, D]
+        if self.q_norm and self.k_norm:
+            q, k = self.q_norm(q), self.k_norm(k)
+        q, k = _Rotate.apply(q, cos, sin), _Rotate.apply(k, cos, sin)
+        out = self._attend(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))
+        return self.o(out.transpose(1, 2).flatten(2))
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:  # [B, h, S, D], [B, k, S, D] -> [B, h, S, D]
+        if self._kv_of_head is not None:
+            serves = self._kv_of_head.to(k.device)
+            k, v = k.index_select(1, serves), v.index_select(1, serves)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)

@@ -1,0 +1,163 @@
+"""The parts of a transformer block. They know tensor names and axes; of ranks only the tp Communicator that they are given.
+
+    B batch   S sequence   H hidden   N = B * S tokens   O rows of a weight on this rank   V vocabulary rows on this rank
+
+Each autograd Function returns the gradient of its input and hands the gradient of its weight to GradWork.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.autograd import Function
+
+from rayplane.comm.communicator import Communicator
+from rayplane.comm.functions import leave
+from rayplane.model.parameter import GradWork, Weight, weight
+from rayplane.spec.sharding import TensorSpec, tp_chunk
+
+Tensor = torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a layer must know of where it runs."""
+
+    tp: Communicator
+    grads: GradWork
+    dtype: torch.dtype
+
+    def weight(self, *tensors: TensorSpec, partial: bool = False) -> Weight:
+        """This rank's part of some global tensors, stacked by rows."""
+        return weight(tensors, [tp_chunk(t, self.tp.size, self.tp.rank) for t in tensors], self.dtype, partial)
+
+
+class _Linear(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Weight, bias: Weight | None, grads: GradWork) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.w, ctx.bias, ctx.grads = w, bias, grads
+        return F.linear(x, w, bias)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
+        (x,) = ctx.saved_tensors
+        rows, inputs = dy.reshape(-1, dy.shape[-1]), x.reshape(-1, x.shape[-1])
+        ctx.grads.push(ctx.w, lambda buffer: _add_product(buffer, rows.t(), inputs))
+        if ctx.bias is not None:
+            ctx.grads.push(ctx.bias, lambda buffer: buffer.add_(rows.sum(0)))
+        return dy @ ctx.w, None, None, None
+
+
+def _add_product(buffer: Tensor, a: Tensor, b: Tensor) -> None:
+    """buffer += a @ b, in fp32; without a temporary when the operands are fp32 too."""
+    if a.dtype == buffer.dtype:
+        buffer.addmm_(a, b)
+    else:
+        buffer.add_(a @ b)
+
+
+class Linear(nn.Module):
+    """x @ W.T + b for this rank's part of W: rows are cut (column parallel) or columns are (row parallel), by the tensors' dims."""
+
+    def __init__(self, place: Place, tensors: Sequence[TensorSpec], biases: Sequence[TensorSpec] = ()):
+        super().__init__()
+        self.weight = place.weight(*tensors)
+        self.bias = place.weight(*biases) if biases else None
+        self._grads = place.grads
+
+    def forward(self, x: Tensor) -> Tensor:  # [B, S, in] -> [B, S, O]
+        return _Linear.apply(x, self.weight, self.bias, self._grads)
+
+
+class _RmsNorm(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Weight, eps: float, grads: GradWork) -> Tensor:
+        x32 = x.float()
+        inverse = torch.rsqrt(x32.square().mean(-1, keepdim=True).add_(eps))
+        ctx.save_for_backward(x, inverse)
+        ctx.w, ctx.grads = w, grads
+        return (x32 * inverse).to(x.dtype).mul_(w)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
+        x, inverse = ctx.saved_tensors
+        normed = x.float() * inverse
+        dy32 = dy.float()
+        ctx.grads.push(ctx.w, lambda buffer: buffer.add_((dy32 * normed).flatten(0, -2).sum(0)))
+        scaled = dy32 * ctx.w.float()
+        dx = scaled.sub(normed * (scaled * normed).mean(-1, keepdim=True)).mul_(inverse)
+        return dx.to(x.dtype), None, None, None
+
+
+class RmsNorm(nn.Module):
+    """x / rms(x) * w over the last dim, in fp32 (Zhang and Sennrich, 2019)."""
+
+    def __init__(self, place: Place, tensor: TensorSpec, eps: float, partial: bool = False):
+        super().__init__()
+        self.weight = place.weight(tensor, partial=partial)
+        self._eps, self._grads = eps, place.grads
+
+    def forward(self, x: Tensor) -> Tensor:  # [..., n] -> [..., n]
+        return _RmsNorm.apply(x, self.weight, self._eps, self._grads)
+
+
+class _SwiGlu(Function):
+    @staticmethod
+    def forward(ctx: Any, gate_up: Tensor) -> Tensor:
+        ctx.save_for_backward(gate_up)
+        gate, up = gate_up.chunk(2, -1)
+        return F.silu(gate).mul_(up)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Tensor:  # type: ignore[override]
+        (gate_up,) = ctx.saved_tensors
+        gate, up = gate_up.chunk(2, -1)
+        sigmoid = torch.sigmoid(gate)
+        out = torch.empty_like(gate_up)
+        dgate, dup = out.chunk(2, -1)
+        silu = gate * sigmoid
+        torch.mul(dy, silu, out=dup)
+        # d silu(g) / dg = s + g s (1 - s) = s + silu (1 - s)
+        torch.mul(dy, up, out=dgate).mul_(sigmoid.add_(silu.mul_(1 - sigmoid)))
+        return out
+
+
+def swiglu(gate_up: Tensor) -> Tensor:
+    """silu(gate) * up for [..., gate | up] (Shazeer, GLU variants, 2020)."""
+    return _SwiGlu.apply(gate_up)
+
+
+class _Embed(Function):
+    @staticmethod
+    def forward(ctx: Any, ids: Tensor, w: Weight, first: int, grads: GradWork) -> Tensor:
+        local = ids - first
+        inside = (local >= 0) & (local < w.shape[0])
+        local = torch.where(inside, local, 0)
+        ctx.local, ctx.inside, ctx.w, ctx.grads = local, inside, w, grads
+        return F.embedding(local, w).masked_fill_(~inside.unsqueeze(-1), 0.0)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[None, None, None, None]:  # type: ignore[override]
+        keep = ctx.inside.reshape(-1)
+        rows, ids = dy.reshape(-1, dy.shape[-1])[keep], ctx.local.reshape(-1)[keep]
+        ctx.grads.push(ctx.w, lambda buffer: buffer.index_add_(0, ids, rows.to(buffer.dtype)))
+        return None, None, None, None
+
+
+class Embedding(nn.Module):
+    """Rows of the embedding by token id; the vocabulary is cut over tp, and each rank adds the rows it has."""
+
+    def __init__(self, place: Place, tensor: TensorSpec):
+        super().__init__()
+        self.weight = place.weight(tensor)
+        self._first = self.weight.parts[0].chunk.offset[0]
+        self._tp, self._grads = place.tp, place.grads
+
+    def forward(self, ids: Tensor) -> Tensor:  # [B, S] -> [B, S, H]
+        return leave(_Embed.apply(ids, self.weight, self._first, self._grads), self._tp)

@@ -1,0 +1,85 @@
+"""A Weight is what one rank holds of one or several global tensors, with an fp32 buffer that its gradient is added to.
+
+    qkv.weight  [320 + 128 + 128, hidden]     parts   q rows 0:320,  k rows 320:448,  v rows 448:576
+                                                      each the chunk_of its global tensor
+
+Fused weights give one matrix product where three tensors stand in the checkpoint. Gradients do not go through autograd's own
+accumulation: a layer hands its weight-gradient work to GradWork, which runs it at once or puts it off until there is
+communication to hide it behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from rayplane.spec.sharding import Chunk, TensorSpec
+
+Tensor = torch.Tensor
+Add = Callable[[Tensor], None]
+"""Adds a gradient into the buffer it is given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rows [start, stop) of a Weight are the box `chunk` of the global tensor."""
+
+    tensor: TensorSpec
+    chunk: Chunk
+    start: int
+    stop: int
+
+
+class Weight(nn.Parameter):
+    """A rank's parameter. `main_grad` is set by the optimizer's buffers before the first backward."""
+
+    parts: tuple[Part, ...]
+    main_grad: Tensor
+    partial: bool
+    """Each tp rank has only a part of the gradient, although all hold the whole weight."""
+
+    def views(self, storage: Tensor) -> list[tuple[Part, Tensor]]:
+        """The parts of a tensor shaped like this weight (the weight, its gradient, optimizer state)."""
+        return [(p, storage[p.start : p.stop]) for p in self.parts]
+
+
+def weight(tensors: Sequence[TensorSpec], boxes: Sequence[Chunk], dtype: torch.dtype, partial: bool = False) -> Weight:
+    """An uninitialised Weight that stacks boxes of global tensors along dim 0."""
+    parts, start = [], 0
+    for tensor, box in zip(tensors, boxes, strict=True):
+        parts.append(Part(tensor, box, start, start + box.size[0]))
+        start += box.size[0]
+    out = Weight(torch.empty((start, *boxes[0].size[1:]), dtype=dtype))
+    out.parts, out.partial = tuple(parts), partial
+    return out
+
+
+class GradWork:
+    """Weight-gradient work of one rank. With `defer` it waits in a queue until `run`; else it is done as it comes."""
+
+    def __init__(self, defer: bool):
+        self._defer = defer
+        self._queue: list[tuple[Weight, Add]] = []
+        self.on_added: Callable[[Weight], None] | None = None
+        """Told of each contribution to a weight's gradient once it is in the buffer."""
+
+    def push(self, weight: Weight, add: Add) -> None:
+        """Have `add` add to the weight's gradient, now or at the next `run`."""
+        if self._defer:
+            self._queue.append((weight, add))
+        else:
+            self._do(weight, add)
+
+    def run(self) -> None:
+        """Do what was put off."""
+        queue, self._queue = self._queue, []
+        for weight, add in queue:
+            self._do(weight, add)
+
+    def _do(self, weight: Weight, add: Add) -> None:
+        add(weight.main_grad)
+        if self.on_added:
+            self.on_added(weight)

@@ -1,0 +1,81 @@
+"""The transformer, written once: a model chunk is some consecutive layers, with the embedding and the head where it has them.
+
+    ids ─▶ embed ─▶ [ x + o(attend(qkv(norm x)))  ─▶  x + down(swiglu(gate_up(norm x))) ] × layers ─▶ norm ─▶ head ─▶ loss
+
+It knows no rank: a chunk builds only the tensors it holds, each cut by the tp Communicator of its Place.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from rayplane.comm.functions import enter, leave
+from rayplane.model.attention import Attention, rope_table
+from rayplane.model.layers import Embedding, Linear, Place, RmsNorm, swiglu
+from rayplane.model.loss import Head
+from rayplane.model.parameter import Weight
+from rayplane.spec.model import ModelSpec
+from rayplane.spec.sharding import TensorSpec
+
+Tensor = torch.Tensor
+
+
+class Block(nn.Module):
+    """One layer: attention and gated feed-forward, each a residual with a norm before it."""
+
+    def __init__(self, place: Place, spec: ModelSpec, tensors: dict[str, TensorSpec]):
+        super().__init__()
+        self.attn_norm = RmsNorm(place, tensors["attn_norm"], spec.norm_eps)
+        self.attention = Attention(place, spec, tensors)
+        self.mlp_norm = RmsNorm(place, tensors["mlp_norm"], spec.norm_eps)
+        self.gate_up = Linear(place, [tensors["gate"], tensors["up"]])
+        self.down = Linear(place, [tensors["down"]])
+        self._place = place
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:  # [B, S, H] -> [B, S, H]
+        tp, run = self._place.tp, self._place.grads.run
+        h = enter(self.attn_norm(x), tp, run)
+        x = x + leave(self.attention(h, cos, sin), tp)
+        h = enter(self.mlp_norm(x), tp, run)
+        return x + leave(self.down(swiglu(self.gate_up(h))), tp)
+
+
+class ModelChunk(nn.Module):
+    """Layers `layers` of the model; the first chunk embeds, the last one has the final norm and the head."""
+
+    def __init__(self, place: Place, spec: ModelSpec, layers: range, first: bool, last: bool):
+        super().__init__()
+        tensors = {t.name: t for t in spec.tensors()}
+        self.embed = Embedding(place, tensors["embed"]) if first else None
+        self.blocks = nn.ModuleList(Block(place, spec, _of_layer(tensors, i)) for i in layers)
+        self.norm = RmsNorm(place, tensors["norm"], spec.norm_eps) if last else None
+        shared = self.embed.weight if self.embed is not None and spec.tied else None
+        self.head = Head(place, tensors["embed" if spec.tied else "head"], shared) if last else None
+        self._spec = spec
+        self._rope: tuple[Tensor, Tensor] | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Ids [B, S] of the first chunk, or hidden states [B, S, H] -> hidden states [B, S, H], normed by the last chunk."""
+        if self.embed is not None:
+            x = self.embed(x)
+        cos, sin = self._rope_for(x)
+        for block in self.blocks:
+            x = block(x, cos, sin)
+        return self.norm(x) if self.norm is not None else x
+
+    def weights(self) -> list[Weight]:
+        """This chunk's weights in the order of forward, each once."""
+        return [p for p in self.parameters() if isinstance(p, Weight)]
+
+    def _rope_for(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        if self._rope is None or self._rope[0].shape[0] != x.shape[1] or self._rope[0].device != x.device:
+            positions = torch.arange(x.shape[1], device=x.device)
+            self._rope = rope_table(self._spec.rope, self._spec.head_dim, positions)
+        return self._rope
+
+
+def _of_layer(tensors: dict[str, TensorSpec], layer: int) -> dict[str, TensorSpec]:
+    """A layer's tensors by their short names."""
+    prefix = f"layers.{layer}."
+    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}

@@ -1,0 +1,104 @@
+"""Which layouts there are to price, and why others are not among them.
+
+    degrees     dp x pp x tp = devices          each checked against batch, layers, heads and islands
+    variants    x micro_batch x schedule        micro_batch: divisors of a replica's samples and powers of two, up to 64
+
+All devices are used unless no such layout is possible and fits; then, for every pp and tp, as many replicas as there is room for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from rayplane.plan.topology import Topology
+from rayplane.spec.layout import Layout, split
+from rayplane.spec.model import ModelSpec
+from rayplane.spec.plan import Rejected, Workload
+from rayplane.spec.schedule import BUILDERS
+
+MAX_MICRO_BATCH = 64
+"""Beyond this a microbatch fills any device; larger ones only cost memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """What bounds the search."""
+
+    model: ModelSpec
+    workload: Workload
+    topology: Topology
+    num_devices: int
+
+    @property
+    def max_tp(self) -> int:
+        """The smallest thing that tp cuts."""
+        return min(self.model.heads, self.model.mlp, self.model.vocab)
+
+
+def using_all(space: Space) -> tuple[list[Layout], list[Rejected]]:
+    """Degrees that use every device: those possible, and those refused."""
+    possible, refused = [], []
+    for pp, tp in _factors(space.num_devices):
+        layout = Layout(dp=space.num_devices // (pp * tp), pp=pp, tp=tp)
+        reason = impossible(space, layout) or outside(space, layout)
+        if reason:
+            refused.append(Rejected(layout, reason))
+        else:
+            possible.append(layout)
+    return possible, refused
+
+
+def using_fewer(space: Space) -> list[Layout]:
+    """Degrees that leave devices idle, with as many replicas as each pp and tp allow."""
+    out = []
+    for pp in range(1, min(space.model.layers, space.num_devices) + 1):
+        for tp in range(1, min(space.max_tp, space.topology.largest) + 1):
+            dp = min(space.topology.groups(tp) // pp, space.workload.global_batch)
+            if dp and dp * pp * tp < space.num_devices:
+                out.append(Layout(dp=dp, pp=pp, tp=tp))
+    return out
+
+
+def impossible(space: Space, layout: Layout) -> str | None:
+    """Why no cluster could run these degrees for this model and batch."""
+    model, batch = space.model, space.workload.global_batch
+    if layout.dp > batch:
+        return f"dp {layout.dp} needs {layout.dp} samples per step; global_batch is {batch}"
+    if layout.pp > model.layers:
+        return f"pp {layout.pp} has more stages than the model has layers ({model.layers})"
+    if layout.tp > space.max_tp:
+        return f"tp {layout.tp} leaves ranks without a head; the model has {model.heads} heads"
+    return None
+
+
+def outside(space: Space, layout: Layout) -> str | None:
+    """Why the tp groups cannot all lie inside islands."""
+    size, cells = layout.cp * layout.tp, layout.dp * layout.pp
+    if size > space.topology.largest:
+        return f"tp {layout.tp} needs {size} devices in one island; the largest has {space.topology.largest}"
+    if (room := space.topology.groups(size)) < cells:
+        return f"{cells} groups of tp {layout.tp} need an island's links each; the islands have room for {room}"
+    return None
+
+
+def variants(space: Space, degrees: Layout) -> list[Layout]:
+    """Every micro_batch and schedule for some degrees."""
+    schedules = tuple(BUILDERS) if degrees.pp > 1 else ("1f1b",)
+    sizes = micro_batches(split(space.workload.global_batch, degrees.dp, 0)[1])
+    return [replace(degrees, micro_batch=n, schedule=name) for n in sizes for name in schedules]
+
+
+def micro_batches(samples: int) -> list[int]:
+    """Sizes worth trying for a replica with so many samples."""
+    limit = min(samples, MAX_MICRO_BATCH)
+    return [n for n in range(1, limit + 1) if samples % n == 0 or n & (n - 1) == 0]
+
+
+def _factors(num_devices: int) -> Iterator[tuple[int, int]]:
+    """(pp, tp) whose product divides the number of devices."""
+    divisors = [d for d in range(1, num_devices + 1) if num_devices % d == 0]
+    for pp in divisors:
+        for tp in divisors:
+            if num_devices // pp % tp == 0:
+                yield pp, tp

@@ -1,0 +1,75 @@
+"""How the axes of a layout lie on the islands when ranks are placed in topology order.
+
+islands of 4 devices, Layout(dp=2, pp=2, tp=2): one replica per island
+
+island 0: [tp tp] ─pp─ [tp tp]        tp inside, pp inside,
+island 1: [tp tp] ─pp─ [tp tp]        dp across: one member of each dp group per island
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from rayplane.plan.network import Group
+from rayplane.spec.cluster import ClusterSpec
+from rayplane.spec.layout import Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """Islands by their number of devices: ((devices, how many such islands), …), largest first."""
+
+    islands: tuple[tuple[int, int], ...]
+
+    @property
+    def largest(self) -> int:
+        """Devices of the largest island."""
+        return self.islands[0][0]
+
+    def groups(self, size: int) -> int:
+        """How many groups of `size` devices fit inside islands."""
+        return sum(devices // size * count for devices, count in self.islands)
+
+    def per_island(self, size: int) -> int:
+        """Groups of `size` in the smallest island that holds one; 0 when none does."""
+        return min((devices // size for devices, _ in self.islands if devices >= size), default=0)
+
+    def cells_inside(self, layout: Layout) -> bool:
+        """Whether every tp group (times cp) can lie inside an island."""
+        return self.groups(layout.cp * layout.tp) >= layout.dp * layout.pp
+
+    def tp_group(self, layout: Layout) -> Group:
+        """Shape of the tp groups; one that has to leave its island is bound by what the others of its group leave it."""
+        if self.cells_inside(layout):
+            return Group(layout.tp, layout.tp)
+        return Group(layout.tp, self.largest if self.largest < layout.tp else 1)
+
+    def dp_group(self, layout: Layout) -> Group:
+        """Shape of the groups that reduce gradients; the busiest are bound by the fewest members in an island."""
+        cells = self.per_island(layout.cp * layout.tp)
+        if layout.dp * layout.pp <= cells:
+            return Group(layout.dp, layout.dp)
+        return Group(layout.dp, max(1, cells // layout.pp))
+
+    def world(self, layout: Layout) -> Group:
+        """All ranks."""
+        return Group(layout.size, min(layout.size, self.islands[-1][0]))
+
+    def hops_inside(self, layout: Layout) -> tuple[bool, ...]:
+        """For each boundary between stages, whether no replica's crosses from one island to another."""
+        cells = self.per_island(layout.cp * layout.tp)
+        if not cells:
+            return (False,) * (layout.pp - 1)
+        replicas = range(min(layout.dp, cells))
+        return tuple(
+            all((r * layout.pp + s) // cells == (r * layout.pp + s + 1) // cells for r in replicas) for s in range(layout.pp - 1)
+        )
+
+
+def topology(cluster: ClusterSpec) -> Topology:
+    """The islands of a cluster."""
+    devices: Counter[str] = Counter()
+    for node in cluster.nodes:
+        devices[node.island] += node.devices
+    return Topology(tuple(sorted(Counter(devices.values()).items(), reverse=True)))

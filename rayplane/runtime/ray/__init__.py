@@ -1,0 +1,6 @@
+"""The Ray side of the runtime: joining a cluster, seeing what it has, and running a WorkerGroup on it."""
+
+from rayplane.runtime.ray.cluster import connect, discover
+from rayplane.runtime.ray.group import RayGroup
+
+__all__ = ["RayGroup", "connect", "discover"]

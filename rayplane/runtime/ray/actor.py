@@ -1,0 +1,143 @@
+"""The two actors of a job on each node: neither imports torch, neither is restarted, both end with their driver.
+
+RayGroup ──next_messages(seen)──▶ StageActor ── Gang ── ranks of one Slot
+                                      └──"step" messages, fire and forget──▶ NodeExporter ──▶ /metrics
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.util.placement_group import PlacementGroup
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+
+from rayplane.runtime.gang import Gang
+from rayplane.runtime.group import Launch, Message, RankMessage, step_report
+from rayplane.runtime.process import rank_spec
+from rayplane.runtime.rendezvous import Orders
+from rayplane.spec.plan import Slot
+from rayplane.telemetry.export import Exporter
+
+CONCURRENCY = 8
+"""Calls an actor serves at once: one waits for messages, the others must get past it."""
+END_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where an actor came to live."""
+
+    node_id: str
+    address: str
+    gpus: tuple[str, ...]
+    pid: int
+
+
+class StageActor:
+    """Owns the ranks of one Slot."""
+
+    def __init__(self, slot: Slot):
+        self._slot = slot
+        self._gang = Gang(self._deliver)
+        self._exporter: Any = None
+        self._arrived = threading.Condition()
+        self._unseen: list[RankMessage] = []
+        self._num_seen = 0
+
+    def __repr__(self) -> str:
+        return f"StageActor(replica {self._slot.replica}, stage {self._slot.stage}, part {self._slot.part})"
+
+    def site(self) -> Site:
+        """Where this actor is; also says that it lives."""
+        context = ray.get_runtime_context()
+        gpus = tuple(context.get_accelerator_ids().get("GPU", ()))
+        return Site(context.get_node_id(), ray.util.get_node_ip_address(), gpus, os.getpid())
+
+    def start(self, launch: Launch, exporter: Any) -> None:
+        """Spawn the ranks; `exporter` is the NodeExporter of this node, or None."""
+        self._exporter = exporter
+        gpus = self.site().gpus or ("",) * len(self._slot.ranks)
+        self._gang.start([rank_spec(launch, rank, gpu) for rank, gpu in zip(self._slot.ranks, gpus, strict=True)])
+
+    def next_messages(self, num_seen: int, timeout_s: float) -> list[RankMessage]:
+        """Messages after the first `num_seen`, waiting for one; those before are forgotten, so that a lost answer can be had again."""
+        with self._arrived:
+            del self._unseen[: num_seen - self._num_seen]
+            self._num_seen = num_seen
+            self._arrived.wait_for(lambda: bool(self._unseen), timeout_s)
+            return list(self._unseen)
+
+    def send(self, orders: Orders) -> None:
+        """Hand each message to its rank."""
+        self._gang.send(orders)
+
+    def broadcast(self, message: Message) -> None:
+        """Hand a message to every rank."""
+        self._gang.broadcast(message)
+
+    def kill(self) -> None:
+        """SIGKILL every rank; on return none is left."""
+        self._gang.kill()
+
+    def _deliver(self, item: RankMessage) -> None:
+        if self._exporter and item.message["type"] == "step":
+            self._exporter.observe.remote(item.message)
+        with self._arrived:
+            self._unseen.append(item)
+            self._arrived.notify_all()
+
+
+class NodeExporter:
+    """Serves the metrics of a node's ranks to Prometheus."""
+
+    def __init__(self, run: str, port: int):
+        self._exporter = Exporter(run, port)
+
+    def port(self) -> int:
+        """The port it listens on."""
+        return self._exporter.port
+
+    def observe(self, message: Message) -> None:
+        """Take in a rank's "step" message."""
+        self._exporter.observe(step_report(message))
+
+
+def stage_actor(slot: Slot, resource: str, places: PlacementGroup, bundle: int) -> Any:
+    """A StageActor that fills a bundle of the placement group."""
+    there = PlacementGroupSchedulingStrategy(places, placement_group_bundle_index=bundle)
+    amount = {f"num_{resource.lower()}s": len(slot.ranks)}
+    actor: Any = ray.remote(StageActor)
+    return actor.options(
+        scheduling_strategy=there, max_restarts=0, max_task_retries=0, max_concurrency=CONCURRENCY, **{"num_cpus": 0, **amount}
+    ).remote(slot)
+
+
+def node_exporter(node_id: str, run: str, port: int) -> Any:
+    """A NodeExporter on a node, beside its StageActors."""
+    there = NodeAffinitySchedulingStrategy(node_id, soft=False)
+    actor: Any = ray.remote(NodeExporter)
+    return actor.options(scheduling_strategy=there, num_cpus=0, max_restarts=0).remote(run, port)
+
+
+def end_process(site: Site) -> Any:
+    """SIGKILL a stuck actor's process from its own node; its ranks die with it. Ray itself would first wait for it to end in peace."""
+    there = NodeAffinitySchedulingStrategy(site.node_id, soft=False)
+    task: Any = ray.remote(_end_process)
+    return task.options(scheduling_strategy=there, num_cpus=0, max_retries=0).remote(site.pid)
+
+
+def _end_process(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process = os.pidfd_open(pid)
+        try:
+            signal.pidfd_send_signal(process, signal.SIGKILL)
+            select.select([process], [], [], END_TIMEOUT_S)
+        finally:
+            os.close(process)

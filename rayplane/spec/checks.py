@@ -1,0 +1,128 @@
+"""What no single field shows: values that are fine alone and impossible together.
+
+model     exactly one of preset, path and numbers; the numbers make a model
+train     warmup_steps <= steps, min_lr <= lr, seq_len <= max_seq, bytes fit the vocabulary, files are there
+layout    boundaries add up to the model, no rank is left without a head, a row or a sample; the runtime can execute it
+"""
+
+from __future__ import annotations
+
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+from rayplane.errors import Problem, SpecError
+from rayplane.spec.job import LayoutSection, ModelSection, TrainSection
+from rayplane.spec.layout import unsupported
+from rayplane.spec.model import ModelSpec
+from rayplane.spec.source import load_model
+
+STDLIB = "python://stdlib"
+"""A data path: the running interpreter's own library."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sections:
+    """The parts of a job file that are right by themselves; None for those that are not, or are not there."""
+
+    model: ModelSection | None
+    train: TrainSection | None
+    layout: LayoutSection | None
+    local: bool
+    """Whether the job's files must be on this machine: not when its cluster is described, for then it is planned from afar."""
+
+
+def check_sections(sections: Sections) -> list[Problem]:
+    """Every problem across fields, each with the dotted name of the field to change."""
+    model, problems = _model(sections.model)
+    train, layout = sections.train, sections.layout
+    if train:
+        problems += _optimizer(train)
+        problems += _files(train) if sections.local else []
+    if train and model:
+        problems += _fits(train, model)
+    if layout:
+        problems += [Problem(reason, f"layout.{field}") for field, reason in unsupported(layout.layout(1))]
+        problems += _batch(layout, train) if train else []
+        problems += _cut(layout, model) if model else []
+    return problems
+
+
+def data_path(path: str) -> Path:
+    """Where a data path of a job lies on this machine."""
+    return Path(sysconfig.get_path("stdlib")) if path == STDLIB else Path(path).expanduser()
+
+
+def _model(section: ModelSection | None) -> tuple[ModelSpec | None, list[Problem]]:
+    try:
+        return (load_model(section) if section else None), []
+    except SpecError as e:
+        return None, list(e.problems)
+
+
+def _optimizer(train: TrainSection) -> list[Problem]:
+    optimizer, problems = train.optimizer, []
+    if optimizer.warmup_steps > train.steps:
+        message = f"{optimizer.warmup_steps} is more than train.steps ({train.steps}); the peak rate would never be reached"
+        problems.append(Problem(message, "train.optimizer.warmup_steps"))
+    if optimizer.min_lr > optimizer.lr:
+        message = f"{optimizer.min_lr:g} is more than lr ({optimizer.lr:g}), from which the rate falls"
+        problems.append(Problem(message, "train.optimizer.min_lr"))
+    return problems
+
+
+def _files(train: TrainSection) -> list[Problem]:
+    problems = [p for i, path in enumerate(train.data.path) for p in _data_file(path, f"train.data.path[{i}]")]
+    tokenizer = Path(train.data.tokenizer).expanduser()
+    if train.data.tokenizer != "bytes" and not (tokenizer.is_file() or (tokenizer / "tokenizer.json").is_file()):
+        message = f"{train.data.tokenizer} is neither 'bytes' nor a tokenizer.json nor a folder with one"
+        problems.append(Problem(message, "train.data.tokenizer"))
+    folder = Path(train.checkpoint.dir).expanduser().absolute()
+    there = next(p for p in (folder, *folder.parents) if p.exists())
+    if not there.is_dir():
+        problems.append(Problem(f"{there} is a file; name a folder", "train.checkpoint.dir"))
+    return problems
+
+
+def _data_file(path: str, field: str) -> list[Problem]:
+    if "://" in path and path != STDLIB:
+        return [Problem(f"unknown kind of path {path!r}; there are files, folders and {STDLIB}", field)]
+    if not data_path(path).exists():
+        return [Problem(f"no such file or folder: {path} (looked in {Path.cwd()})", field)]
+    return []
+
+
+def _fits(train: TrainSection, model: ModelSpec) -> list[Problem]:
+    data, problems = train.data, []
+    if data.seq_len > model.max_seq:
+        message = f"{data.seq_len} is more than the {model.max_seq} positions of model {model.name}; shorten it, or raise max_seq"
+        problems.append(Problem(message, "train.data.seq_len"))
+    is_text = any(Path(p).suffix not in (".npy", ".bin") for p in data.path)
+    if is_text and data.tokenizer == "bytes" and model.vocab < 256:
+        message = f"bytes need a vocabulary of 256, model {model.name} has {model.vocab}; raise vocab, or name a tokenizer.json"
+        problems.append(Problem(message, "train.data.tokenizer"))
+    return problems
+
+
+def _batch(layout: LayoutSection, train: TrainSection) -> list[Problem]:
+    if layout.dp <= train.global_batch:
+        return []
+    message = f"{layout.dp} replicas cannot share train.global_batch: {train.global_batch}; each needs a sample"
+    return [Problem(message, "layout.dp")]
+
+
+def _cut(layout: LayoutSection, model: ModelSpec) -> list[Problem]:
+    problems = []
+    dims = {"heads": model.heads, "feed-forward rows": model.mlp, "vocabulary rows": model.vocab}
+    for dim, units in dims.items():
+        if layout.tp > units:
+            problems.append(Problem(f"{layout.tp} ranks cannot share {units} {dim}; use tp: {units} or less", "layout.tp"))
+    if layout.boundaries is None:
+        return problems
+    chunks, cut = layout.pp * layout.vpp, len(layout.boundaries)
+    if cut != chunks:
+        number = f"pp x vpp = {layout.pp} x {layout.vpp} needs {chunks}"
+        problems.append(Problem(f"has {cut} numbers, {number}, one for each stage's layers", "layout.boundaries"))
+    elif (total := sum(layout.boundaries)) != model.layers:
+        problems.append(Problem(f"adds up to {total}, model {model.name} has {model.layers} layers", "layout.boundaries"))
+    return problems

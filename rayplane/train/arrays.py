@@ -1,0 +1,59 @@
+"""Token arrays on disk (.npy, .bin), memory mapped and used as they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rayplane.errors import DataError
+
+Tokens = npt.NDArray[Any]
+"""A one-dimensional integer array."""
+SUFFIXES = frozenset({".npy", ".bin"})
+SCAN_TOKENS = 1 << 22
+"""Tokens checked at a time."""
+
+
+def open_array(path: Path, dtype: str) -> Tokens:
+    """Maps a token array; `dtype` is the element type of a .bin file. DataError when it is no such thing."""
+    try:
+        return _open_npy(path) if path.suffix == ".npy" else open_flat(path, np.dtype(dtype))
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError(f"{path}: cannot be read as an array of tokens ({error}); write it again with numpy.save") from error
+
+
+def open_flat(path: Path, dtype: np.dtype[Any]) -> Tokens:
+    """Maps a file of bare elements; empty files too, which cannot be mapped."""
+    size_bytes = path.stat().st_size
+    if size_bytes % dtype.itemsize:
+        raise DataError(f"{path}: {size_bytes} bytes are no whole number of {dtype} elements; set train.data.dtype")
+    return np.memmap(path, dtype=dtype, mode="r") if size_bytes else np.empty(0, dtype=dtype)
+
+
+def _open_npy(path: Path) -> Tokens:
+    array: Tokens = np.load(path, mmap_mode="r", allow_pickle=False)
+    if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype.kind not in "iu":
+        form = f"{array.dtype}{list(array.shape)}" if isinstance(array, np.ndarray) else type(array).__name__
+        raise DataError(f"{path}: holds {form}, not a one-dimensional array of integers; flatten it and store token ids")
+    return array
+
+
+def check_array(tokens: Tokens, vocab: int, path: Path) -> None:
+    """DataError when a token does not lie in [0, vocab). Reads the whole array, unless its element type rules that out."""
+    limits = np.iinfo(tokens.dtype)
+    if limits.min == 0 and limits.max < vocab:
+        return
+    for start in range(0, len(tokens), SCAN_TOKENS):
+        check_ids(tokens[start : start + SCAN_TOKENS], vocab, f"{path}: token {start} or later")
+
+
+def check_ids(ids: Tokens, vocab: int, where: str) -> None:
+    """DataError, naming `where`, when an id does not lie in [0, vocab)."""
+    if len(ids) and (int(ids.max()) >= vocab or int(ids.min()) < 0):
+        wrong = int(ids.max()) if int(ids.max()) >= vocab else int(ids.min())
+        raise DataError(
+            f"{where}: id {wrong} is outside the model's vocabulary of {vocab}; use the model's own tokenizer, or set model.vocab"
+        )

@@ -1,0 +1,174 @@
+"""Saving and loading: complete or absent, under any layout.
+
+    save     each rank: its owned boxes ─▶ .step-00000100.tmp/rank-N.safetensors, fsync ─▶ boxes to rank 0
+             rank 0:    manifest.json, fsync ─▶ rename to step-00000100, fsync the directory ─▶ prune ─▶ tell all
+    load     each rank: for every part of its weights, the overlap with the boxes of the manifest
+
+An element is written once: tp and pp ranks write what they own, and dp replicas share the tensors between them. A failed save leaves
+the older checkpoints as they were.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import zlib
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from rayplane.comm.mesh import Mesh
+from rayplane.errors import CheckpointError
+from rayplane.model.parameter import Part
+from rayplane.spec.model import ModelSpec
+from rayplane.spec.sharding import owned_of
+from rayplane.train.manifest import NAME, Box, Manifest, complete, folder_name, model_numbers
+
+Tensor = torch.Tensor
+State = Iterable[tuple[str, Part, Tensor]]
+"""(state name, part, this rank's piece of it), as Optimizer.tensors gives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A job's checkpoint directory, as one rank uses it."""
+
+    directory: Path
+    keep: int
+    model: ModelSpec
+    mesh: Mesh
+
+    def save(self, step: int, state: State, data: str) -> Path:
+        """Save after `step` steps; every rank calls it. Raises CheckpointError on all ranks when one could not write."""
+        temporary = self.directory / f".{folder_name(step)}.tmp"
+        try:
+            boxes, problem = self._write(temporary, state), ""
+        except (OSError, SafetensorError) as error:
+            boxes, problem = {}, f"rank {self.mesh.rank}: {error}"
+        answers = self._gather({"problem": problem, "boxes": {n: asdict(b) for n, b in boxes.items()}})
+        if self.mesh.rank == 0:
+            problem = "; ".join(a["problem"] for a in answers if a["problem"])
+            problem = problem or self._commit(temporary, step, answers, data)
+            if problem:
+                shutil.rmtree(temporary, ignore_errors=True)
+        problem = self._gather({"problem": problem})[0]["problem"]
+        if problem:
+            raise CheckpointError(f"checkpoint of step {step} in {self.directory} failed: {problem}. {self._still_good()}")
+        return self.directory / folder_name(step)
+
+    def load(self, folder: Path, state: State) -> Manifest:
+        """Fill this rank's pieces from a complete checkpoint, whatever layout wrote it."""
+        manifest = Manifest.read(folder)
+        manifest.check_model(self.model, folder)
+        reader = _Reader(folder)
+        for name, part, piece in state:
+            boxes = manifest.tensors.get(f"{name}/{part.tensor.name}", ())
+            filled = sum(reader.copy(box, part, piece) for box in boxes)
+            if filled != piece.numel():
+                raise CheckpointError(f"{folder}: {name}/{part.tensor.name} is incomplete: {filled} of {piece.numel()} elements")
+        return manifest
+
+    def clean(self) -> None:
+        """Remove what an interrupted save left behind; rank 0 calls it before training starts."""
+        for leftover in self.directory.glob(".step-*.tmp"):
+            shutil.rmtree(leftover, ignore_errors=True)
+
+    def _write(self, folder: Path, state: State) -> dict[str, Box]:
+        """Write this rank's share; returns its boxes by key."""
+        file = f"rank-{self.mesh.rank:05d}.safetensors"
+        tensors: dict[str, Tensor] = {}
+        boxes: dict[str, Box] = {}
+        for number, (name, part, piece) in enumerate(state):
+            owned = owned_of(part.tensor, self.mesh.layout, self.mesh.coord)
+            if owned is None or number % self.mesh.layout.dp != self.mesh.coord.dp:
+                continue
+            key = f"{name}/{part.tensor.name}@{','.join(map(str, owned.offset))}"
+            tensors[key] = piece[owned.within(part.chunk).slices].detach().cpu().contiguous()
+            boxes[key] = Box(owned.offset, owned.size, file, key, _crc32(tensors[key]))
+        if tensors:
+            folder.mkdir(parents=True, exist_ok=True)
+            save_file(tensors, folder / file)
+            _fsync(folder / file)
+        return boxes
+
+    def _commit(self, temporary: Path, step: int, answers: list[dict[str, Any]], data: str) -> str:
+        """Write the manifest, give the folder its name, drop the oldest; returns what went wrong, or nothing."""
+        tensors: dict[str, list[Box]] = {}
+        for answer in answers:
+            for key, box in answer["boxes"].items():
+                tensors.setdefault(key.rpartition("@")[0], []).append(Box(**box))
+        boxes = {name: tuple(found) for name, found in tensors.items()}
+        manifest = Manifest(step, model_numbers(self.model), boxes, data, str(self.mesh.layout))
+        final = self.directory / folder_name(step)
+        try:
+            (temporary / NAME).write_text(manifest.dump())
+            _fsync(temporary / NAME)
+            _fsync(temporary)
+            if final.exists():
+                shutil.rmtree(final)
+            temporary.rename(final)
+            _fsync(self.directory)
+        except OSError as error:
+            return f"rank 0: {error}"
+        for old in complete(self.directory)[: -self.keep]:
+            shutil.rmtree(old, ignore_errors=True)
+        return ""
+
+    def _gather(self, value: dict[str, Any]) -> list[dict[str, Any]]:
+        """Every rank's JSON value, in rank order."""
+        raw = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8).to(self.mesh.device)
+        world = self.mesh.world
+        sizes = world.all_gather(torch.tensor([len(raw)], device=self.mesh.device)).tolist()
+        parts = world.all_gather(raw, sizes).cpu().split(sizes)
+        return [json.loads(bytes(p.numpy())) for p in parts]
+
+    def _still_good(self) -> str:
+        good = complete(self.directory)
+        if not good:
+            return "No older checkpoint exists. Free space, or choose another checkpoint.dir"
+        return f"{good[-1]} is still good: free space, or choose another checkpoint.dir, and run again to go on from there"
+
+
+class _Reader:
+    """Boxes of one checkpoint; each file is opened once, each box's bytes are checked."""
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+        self._open: dict[str, Any] = {}
+
+    def copy(self, box: Box, part: Part, piece: Tensor) -> int:
+        """Copy the overlap of a box with a rank's piece; returns its number of elements."""
+        common = box.chunk.overlap(part.chunk)
+        if common is None:
+            return 0
+        path = self._folder / box.file
+        try:
+            if box.file not in self._open:
+                self._open[box.file] = safe_open(path, framework="pt")
+            values = self._open[box.file].get_tensor(box.key)
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(
+                f"{path}: cannot read {box.key} ({error}); remove {self._folder} to go on from an older one"
+            ) from error
+        if _crc32(values) != box.crc32:
+            raise CheckpointError(f"{path}: {box.key} is damaged (checksum differs); remove {self._folder} to go on from an older one")
+        piece[common.within(part.chunk).slices] = values[common.within(box.chunk).slices].to(piece.device)
+        return common.numel
+
+
+def _crc32(x: Tensor) -> int:
+    return zlib.crc32(x.view(-1).view(torch.uint8).numpy())
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,100 @@
+"""A checkpoint knows tensors, never ranks: the Manifest says which file holds which box of which global tensor.
+
+    step-00000100/
+      manifest.json              {"step": 100, "tensors": {"model/layers.0.q": {"shape": [512, 512], "boxes": [...]}}, …}
+      rank-00000.safetensors     keys "model/layers.0.q@0,0": the box whose corner is (0, 0)
+
+Names are STATE/TENSOR for the states "model" (fp32 weights), "exp_avg" and "exp_avg_sq". The folder exists under its name only when it
+is complete.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rayplane.errors import CheckpointError
+from rayplane.spec.model import ModelSpec
+from rayplane.spec.sharding import Chunk
+
+FORMAT = 1
+NAME = "manifest.json"
+_FOLDER = re.compile(r"step-(\d{8,})")
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A box of a global tensor, in a file. `crc32` is that of its bytes."""
+
+    offset: tuple[int, ...]
+    size: tuple[int, ...]
+    file: str
+    key: str
+    crc32: int
+
+    @property
+    def chunk(self) -> Chunk:
+        """The box without its file."""
+        return Chunk(self.offset, self.size)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a checkpoint holds. `data` is the fingerprint of the training data, `layout` tells a reader what wrote it."""
+
+    step: int
+    model: dict[str, Any]
+    tensors: Mapping[str, tuple[Box, ...]]
+    data: str = ""
+    layout: str = ""
+
+    def dump(self) -> str:
+        """As JSON."""
+        return json.dumps({"format": FORMAT, **asdict(self)}, indent=1)
+
+    @classmethod
+    def read(cls, folder: Path) -> Manifest:
+        """The manifest of a complete checkpoint; CheckpointError for a folder that has none or one of another format."""
+        path = folder / NAME
+        try:
+            raw = json.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{path}: not a readable checkpoint manifest ({error})") from error
+        if raw.pop("format", None) != FORMAT:
+            raise CheckpointError(f"{path}: not of checkpoint format {FORMAT}; it was written by another version of rayplane")
+        tensors = {
+            name: tuple(Box(tuple(b["offset"]), tuple(b["size"]), b["file"], b["key"], b["crc32"]) for b in boxes)
+            for name, boxes in raw.pop("tensors").items()
+        }
+        return cls(tensors=tensors, **raw)
+
+    def check_model(self, spec: ModelSpec, folder: Path) -> None:
+        """CheckpointError when the checkpoint is of another model; names what differs."""
+        ours = model_numbers(spec)
+        different = [f"{k} {self.model.get(k)!r} there, {v!r} here" for k, v in ours.items() if self.model.get(k) != v]
+        if different:
+            raise CheckpointError(
+                f"{folder} holds another model ({'; '.join(different)}); choose another checkpoint.dir or the same model"
+            )
+
+
+def model_numbers(spec: ModelSpec) -> dict[str, Any]:
+    """What must be equal for a checkpoint to fit a model: its shape, not its name or how it was first filled."""
+    return {k: v for k, v in json.loads(json.dumps(asdict(spec))).items() if k not in ("name", "dtype", "init_std", "max_seq")}
+
+
+def folder_name(step: int) -> str:
+    """Folder of the checkpoint taken after `step` steps."""
+    return f"step-{step:08d}"
+
+
+def complete(directory: Path) -> list[Path]:
+    """Complete checkpoints in a job's directory, oldest first."""
+    if not directory.is_dir():
+        return []
+    found = [(int(m[1]), p) for p in directory.iterdir() if (m := _FOLDER.fullmatch(p.name)) and (p / NAME).is_file()]
+    return [p for _, p in sorted(found)]

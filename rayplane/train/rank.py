@@ -1,0 +1,203 @@
+"""One rank of a training job: its part of the model, the data, the optimizer, and the step that joins them.
+
+step k:  samples [k * global_batch, (k + 1) * global_batch), this replica's share of them, in microbatches
+         ─▶ Stage runs the Action list ─▶ one small all-reduce over all ranks (norm, loss, flags) ─▶ clip ─▶ AdamW
+"""
+
+from __future__ import annotations
+
+import math
+import resource
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from rayplane.comm.mesh import Mesh
+from rayplane.errors import NonFiniteError
+from rayplane.model.layers import Place
+from rayplane.model.parameter import GradWork, Weight
+from rayplane.model.transformer import ModelChunk
+from rayplane.model.weights import open_weights
+from rayplane.spec.job import TrainSection
+from rayplane.spec.layout import split
+from rayplane.spec.model import ModelSpec
+from rayplane.spec.report import StepReport
+from rayplane.spec.schedule import build, build_forward
+from rayplane.train.data import Dataset
+from rayplane.train.gradients import Gradients
+from rayplane.train.init import initialise
+from rayplane.train.optim import Optimizer, clip_scale, learning_rate
+from rayplane.train.stage import Microbatch, Stage
+
+Tensor = torch.Tensor
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the ranks agreed on in one step."""
+
+    loss: float
+    grad_norm: float
+    lr: float
+    drain: bool
+
+
+class TrainRank:
+    """Builds this rank's chunks with fresh weights; `load` or `read_weights` may replace them."""
+
+    def __init__(self, spec: ModelSpec, train: TrainSection, mesh: Mesh, dataset: Dataset):
+        self.spec, self.mesh = spec, mesh
+        self._train, self._dataset = train, dataset
+        layout, stage = mesh.layout, mesh.coord.pp
+        # Putting weight gradients off pays where there is communication to hide them behind.
+        work = GradWork(defer=mesh.tp.size > 1)
+        place = Place(mesh.tp, work, DTYPES[train.precision])
+        last = layout.num_chunks - 1
+        self.chunks = {
+            c: ModelChunk(place, spec, layout.layers_of_chunk(c), c == 0, c == last).to(mesh.device)
+            for c in layout.chunks_of_stage(stage)
+        }
+        self.weights = list(dict.fromkeys(w for chunk in self.chunks.values() for w in chunk.weights()))
+        initialise(self.weights, train.seed)
+        self._gradients = {c: Gradients(chunk.weights(), _uses(chunk), mesh) for c, chunk in self.chunks.items()}
+        self.optimizer = Optimizer(self.weights, train.optimizer, mesh)
+        self._stage = Stage(self.chunks, self._gradients, work, mesh, spec.hidden)
+        self._sizes = layout.microbatch_sizes(train.global_batch, mesh.coord.dp)
+        self._actions = build(layout, len(self._sizes)).ranks[stage]
+
+    def read_weights(self, path: Path) -> None:
+        """Take the weights from a published model (a Hugging Face folder or GGUF file); only this rank's part is read."""
+        source = open_weights(path, self.spec)
+        for name, part, piece in self.optimizer.tensors():
+            if name == "model":
+                piece.copy_(source.read(part.tensor.name, part.chunk))
+        self.optimizer.loaded(0)
+
+    def step(self, index: int, drain: bool) -> tuple[StepReport, bool]:
+        """Train on the samples of step `index`; returns the report and whether any rank was asked to drain."""
+        clock = self.mesh.clock
+        with clock.phase("data"):
+            batch = self._batch(index)
+        for gradients in self._gradients.values():
+            gradients.zero()
+        scale = 1.0 / (self._train.global_batch * self._train.data.seq_len)
+        outcome = Outcome(math.nan, math.nan, 0.0, False)
+
+        def update(losses: Sequence[Tensor]) -> None:
+            nonlocal outcome
+            outcome = self._update(index, losses, drain)
+
+        self._stage.run(self._actions, batch, scale, update)
+        return self._report(index, outcome), outcome.drain
+
+    def evaluate(self) -> float | None:
+        """Mean loss per token of the held-out samples; None when nothing is held out. Every rank gets the same number."""
+        count, layout = self._dataset.num_holdout, self.mesh.layout
+        if not count:
+            return None
+        offset, size = split(count, layout.dp, self.mesh.coord.dp)
+        micro = layout.micro_batch
+        rows = [self._dataset.holdout(i) for i in range(offset, offset + size)]
+        batch = [self._microbatch(np.stack(rows[i : i + micro])) for i in range(0, size, micro)]
+        losses: list[Tensor] = []
+        if batch:
+            actions = build_forward(layout, len(batch)).ranks[self.mesh.coord.pp]
+            with torch.no_grad():
+                losses = self._stage.run(actions, batch, 1.0 / (count * self._train.data.seq_len), _no_step)
+        total = self.mesh.world.all_reduce(self._sum_losses(losses))
+        return float(total)
+
+    def _batch(self, index: int) -> list[Microbatch]:
+        """This replica's microbatches of a step."""
+        offset, _ = split(self._train.global_batch, self.mesh.layout.dp, self.mesh.coord.dp)
+        first = index * self._train.global_batch + offset
+        batch = []
+        for size in self._sizes:
+            rows = np.stack([self._dataset.sample(k) for k in range(first, first + size)])
+            batch.append(self._microbatch(rows))
+            first += size
+        return batch
+
+    def _microbatch(self, rows: np.ndarray) -> Microbatch:
+        tokens = torch.from_numpy(rows).to(self.mesh.device)
+        return Microbatch(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
+
+    def _update(self, index: int, losses: Sequence[Tensor], drain: bool) -> Outcome:
+        """Agree on norm and loss over all ranks, then step. Nothing is changed when a number is not finite."""
+        with self.mesh.clock.phase("optimizer"):
+            square = self.optimizer.square_norm()
+        mine = torch.stack([square.to(self.mesh.device), self._sum_losses(losses), torch.tensor(float(drain), dtype=torch.float64)])
+        square, loss, drains = self.mesh.world.all_reduce(mine).tolist()
+        if not (math.isfinite(square) and math.isfinite(loss)):
+            self._raise_non_finite(index, losses)
+        norm = math.sqrt(square)
+        rate = learning_rate(self._train.optimizer, index, self._train.steps)
+        with self.mesh.clock.phase("optimizer"):
+            self.optimizer.step(rate, clip_scale(norm, self._train.optimizer.clip))
+        return Outcome(loss, norm, rate, drains > 0)
+
+    def _sum_losses(self, losses: Sequence[Tensor]) -> Tensor:
+        """This rank's share of the global loss, in fp64: tp ranks of the last stage hold equal losses, and the first counts."""
+        if not losses or self.mesh.coord.tp:
+            return torch.zeros((), dtype=torch.float64, device=self.mesh.device)
+        return torch.stack(list(losses)).double().sum()
+
+    def _raise_non_finite(self, index: int, losses: Sequence[Tensor]) -> None:
+        """Find the first rank and microbatch with a loss that is not finite, else the first rank with such a gradient."""
+        bad = next((m for m, loss in enumerate(losses) if not math.isfinite(loss.item())), -1)
+        gradient = not math.isfinite(self.optimizer.square_norm().item())
+        rows = self.mesh.world.all_gather(torch.tensor([[bad, int(gradient)]], device=self.mesh.device)).tolist()
+        for rank, (microbatch, _) in enumerate(rows):
+            if microbatch >= 0:
+                raise NonFiniteError(
+                    f"the loss is not finite at step {index + 1}, rank {rank}, microbatch {microbatch}; "
+                    "lower optimizer.lr, set optimizer.clip, or look at the samples of that step"
+                )
+        rank = next((r for r, (_, g) in enumerate(rows) if g), 0)
+        raise NonFiniteError(
+            f"the gradient is not finite at step {index + 1} (first on rank {rank}) although the loss is; "
+            "lower optimizer.lr or set optimizer.clip"
+        )
+
+    def _report(self, index: int, outcome: Outcome) -> StepReport:
+        phases = self.mesh.clock.take()
+        sent, coord = self.mesh.ledger.bytes_by_axis(), self.mesh.coord
+        self.mesh.ledger.reset()
+        return StepReport(
+            rank=self.mesh.rank,
+            replica=coord.dp,
+            stage=coord.pp,
+            step=index + 1,
+            loss=outcome.loss,
+            grad_norm=outcome.grad_norm,
+            lr=outcome.lr,
+            tokens=self._train.global_batch * self._train.data.seq_len,
+            wall_s=sum(phases.values()),
+            phases=phases,
+            comm_bytes=sent,
+            memory_bytes=_peak_memory_bytes(self.mesh.device),
+        )
+
+
+def _no_step(losses: Sequence[Tensor]) -> None:
+    """A pass without backward has no optimizer step."""
+
+
+def _uses(chunk: ModelChunk) -> dict[Weight, int]:
+    """How many modules of a chunk add to each weight's gradient (a tied embedding: two)."""
+    uses: dict[Weight, int] = {}
+    for module in chunk.modules():
+        for parameter in module.parameters(recurse=False):
+            if isinstance(parameter, Weight):
+                uses[parameter] = uses.get(parameter, 0) + 1
+    return uses
+
+
+def _peak_memory_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

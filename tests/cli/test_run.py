@@ -1,0 +1,168 @@
+"""`rayplane run` against a scripted group."""
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+from fake_group import FakeGroup, done, exited, failed, save, saved, started, step
+
+from rayplane.control.lock import locked
+from rayplane.errors import PlacementError
+
+RUN = Path("runs/small")
+
+
+def whole_run():
+    return FakeGroup([started(holdout=5.5), *(step(n) for n in range(1, 4)), step(4), saved(RUN.absolute(), 4), done(4, holdout=2.25)])
+
+
+def last_object(result):
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+def test_a_run_ends_with_the_table_and_the_losses(cli, job, fleet):
+    fleet(whole_run())
+    result = cli("run", job())
+    assert result.exit_code == 0, result.stderr
+    assert "stage utilisation" in result.stdout
+    assert "held-out loss  5.5000 before, 2.2500 after" in result.stdout
+    assert "step 4/4  loss 0.2500" in result.stdout
+    assert str(RUN.absolute() / "step-00000004") in result.stdout
+
+
+def test_json_is_the_only_line_on_stdout(cli, job, fleet):
+    fleet(whole_run())
+    result = cli("run", job(), "--json")
+    assert len(result.stdout.splitlines()) == 1
+    final = last_object(result)
+    assert {"layout", "steps", "final_loss", "holdout_before", "holdout_after", "tokens_per_s", "stages", "checkpoint"} <= set(final)
+    assert set(final["stages"][0]) >= {"replica", "stage", "compute", "wait", "comm", "optimizer"}
+    assert (final["steps"], final["final_loss"], final["layout"]["dp"], final["state"]) == (4, 0.25, 2, "finished")
+    assert "step 4/4" in result.stderr
+
+
+def test_ranks_are_told_all_they_need(cli, job, fleet, tmp_path):
+    group = fleet(whole_run())
+    cli("run", job())
+    launch = group.launches[0]
+    assert (launch.entry, launch.device, launch.name) == ("rayplane.train.worker", "cpu", "small")
+    assert launch.config["job"]["train"]["checkpoint"]["dir"] == str(tmp_path / RUN)
+    assert launch.config["job_dir"] == str(tmp_path)
+    assert launch.config["layout"]["boundaries"]
+    assert (launch.config["resume"], launch.config["attempt"]) == ("", 1)
+    json.dumps(launch.config)
+
+
+def test_a_finished_job_says_so_and_runs_nothing(cli, job, fleet):
+    fleet(whole_run())
+    first = last_object(cli("run", job(), "--json"))
+    group = fleet(FakeGroup())
+    again = cli("run", job(), "--json")
+    assert (again.exit_code, group.launches) == (0, [])
+    assert "small is finished" in again.stderr
+    assert last_object(again) == first
+
+
+def test_more_steps_go_on_from_the_finished_ones(cli, job, fleet):
+    fleet(whole_run())
+    cli("run", job())
+    group = fleet(FakeGroup([started(step=4), step(5), step(6), done(6)]))
+    result = cli("run", job(**{"steps: 4": "steps: 6"}))
+    assert result.exit_code == 0
+    assert group.launches[0].config["resume"].endswith("step-00000004")
+    assert "4 of 6 steps are done" in result.stdout
+
+
+def test_fresh_starts_over_and_keeps_the_old_folder(cli, job, fleet):
+    fleet(whole_run())
+    cli("run", job())
+    group = fleet(whole_run())
+    result = cli("run", job(), "--fresh")
+    assert result.exit_code == 0
+    assert group.launches[0].config["resume"] == ""
+    assert Path("runs/small.old-1/step-00000004/manifest.json").is_file()
+
+
+def test_another_model_in_the_folder_is_an_error(cli, job, fleet):
+    fleet(whole_run())
+    cli("run", job())
+    group = fleet(FakeGroup())
+    result = cli("run", job(**{"tiny-llama": "reference", "steps: 4": "steps: 6"}))
+    assert result.exit_code == 2
+    assert "checkpoints of another model (hidden 128 there, 512 here" in result.stderr
+    assert group.launches == []
+
+
+def test_a_failed_run_exits_1_with_the_reason(cli, job, fleet):
+    fleet(FakeGroup([started(), step(1), [(1, failed("loss is NaN at step 2, microbatch 3", "user"))]]))
+    result = cli("run", job(), "--json")
+    assert result.exit_code == 1
+    assert "small failed after step 1: rank 1: loss is NaN at step 2, microbatch 3\nno checkpoint was saved" in result.stderr
+    assert last_object(result)["state"] == "failed"
+
+
+def test_a_restart_is_told(cli, job, fleet):
+    save(RUN, 2)
+    fleet(FakeGroup([started(step=2), step(3), [(1, exited(-9, 9))]], [started(step=2), step(3), step(4), done(4)]))
+    result = cli("run", job())
+    assert result.exit_code == 0
+    assert "rank 1 was killed by SIGKILL" in result.stdout
+    assert "restarting from step 2 (attempt 2)" in result.stdout
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_drains_and_exits_0(cli, job, fleet, signum):
+    drained = [step(2), saved(RUN.absolute(), 2), done(2, drained=True)]
+    group = fleet(FakeGroup([started(), step(1), lambda: signal.raise_signal(signum)], drained=drained))
+    before = signal.getsignal(signum)
+    result = cli("run", job())
+    assert (result.exit_code, group.calls) == (0, ["start", "drain", "close", "close"])
+    assert "small stopped after step 2: the newest checkpoint has 2 steps" in result.stdout
+    assert signal.getsignal(signum) is before
+
+
+def test_a_second_ctrl_c_kills_and_exits_130(cli, job, fleet):
+    group = fleet(FakeGroup([started(), step(1), lambda: signal.raise_signal(2)], drained=[lambda: signal.raise_signal(2)]))
+    assert cli("run", job()).exit_code == 130
+    assert group.calls == ["start", "drain", "kill", "close", "close"]
+
+
+def test_a_third_ctrl_c_waits_for_nothing(cli, job, fleet):
+    def impatient():
+        for _ in range(3):
+            signal.raise_signal(signal.SIGINT)
+
+    group = fleet(FakeGroup([started(), impatient]))
+    assert cli("run", job()).exit_code == 130
+    assert group.calls == ["start", "close"]
+
+
+def test_a_cluster_without_room_exits_1(cli, job, fleet):
+    fleet(FakeGroup(refuse=PlacementError("needs 2 CPU, 1 is free")))
+    result = cli("run", job())
+    assert result.exit_code == 1
+    assert "needs 2 CPU, 1 is free" in result.stderr
+
+
+def test_a_folder_in_use_names_the_other_process(cli, job, fleet):
+    fleet(FakeGroup())
+    with locked(RUN):
+        result = cli("run", job())
+    assert result.exit_code == 1
+    assert "is in use by pid" in result.stderr
+
+
+def test_wrong_input_starts_nothing(cli, job, fleet):
+    group = fleet(FakeGroup())
+    result = cli("run", job(**{"steps: 4": "step: 4"}))
+    assert (result.exit_code, group.launches) == (2, [])
+    assert "train.step: unknown field, did you mean 'steps'?" in result.stderr
+    assert not RUN.exists()
+
+
+def test_metrics_targets_are_written_for_prometheus(cli, job, fleet):
+    fleet(whole_run())
+    result = cli("run", job())
+    assert "metrics on here:1" in result.stdout
+    assert json.loads((RUN / "metrics-targets.json").read_text())[0]["targets"] == ["here:1"]

@@ -1,0 +1,39 @@
+"""Ranks as threads of one process: nothing in the runtime reads a rank from a global, so a whole layout fits into a test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+
+from rayplane.comm.clock import PhaseClock
+from rayplane.comm.mesh import Mesh, connect
+from rayplane.spec.layout import Layout
+
+T = TypeVar("T")
+TIMEOUT_S = 30.0
+
+
+def run_ranks(layout: Layout, body: Callable[[Mesh], T]) -> list[T]:
+    """Run `body` on every rank of a layout; returns the results in rank order, or raises the first failure.
+
+    A rank that fails leaves its groups, which frees the others.
+    """
+    torch.set_num_threads(1)
+    store = dist.HashStore()
+
+    def rank(index: int) -> T:
+        mesh = connect(layout, index, store, torch.device("cpu"), TIMEOUT_S, PhaseClock())
+        try:
+            return body(mesh)
+        finally:
+            mesh.close()
+
+    with ThreadPoolExecutor(layout.size, thread_name_prefix="rank") as threads:
+        futures = [threads.submit(rank, i) for i in range(layout.size)]
+        for future in as_completed(futures):
+            future.result()
+        return [f.result() for f in futures]

@@ -1,0 +1,102 @@
+"""The price of a layout: terms that sum, FLOPs by the book, and what must hold of any cost model."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rayplane.plan.catalog import device, homogeneous
+from rayplane.plan.compute import Microbatch, layer
+from rayplane.plan.draft import timeline
+from rayplane.plan.share import parts, share
+from rayplane.plan.train import Pricer, price
+from rayplane.spec.cluster import ClusterSpec, Link
+from rayplane.spec.layout import Layout, even_boundaries
+from rayplane.spec.model import ModelSpec
+from rayplane.spec.plan import Workload
+
+MODEL = ModelSpec(layers=8, hidden=1024, heads=16, kv_heads=8, head_dim=64, mlp=2816, vocab=32000)
+WORK = Workload(global_batch=64, seq_len=2048, precision="bf16")
+H100S = homogeneous({"a": 8, "b": 8}, "h100-sxm", 80 * 10**9, {})
+
+degrees = st.tuples(
+    st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 3]), st.sampled_from(["1f1b", "gpipe"])
+)
+
+
+def cut(of: tuple[int, int, int, str], micro_batch: int = 2) -> Layout:
+    dp, pp, tp, schedule = of
+    return Layout(dp=dp, pp=pp, tp=tp, schedule=schedule, micro_batch=micro_batch, boundaries=even_boundaries(MODEL.layers, pp))
+
+
+def faster(cluster: ClusterSpec, factor: float) -> ClusterSpec:
+    links = {name: getattr(cluster.links, name) for name in ("island", "node", "fabric")}
+    return replace(
+        cluster,
+        links=replace(cluster.links, **{n: Link(link.gbytes_s * factor, link.latency_us) for n, link in links.items()}),
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(degrees)
+def test_terms_sum_to_the_step(of: tuple[int, int, int, str]) -> None:
+    estimate = price(MODEL, WORK, H100S, cut(of))
+    assert sum(estimate.time_s.values()) == pytest.approx(estimate.step_s)
+    assert all(seconds >= 0 for seconds in estimate.time_s.values())
+    assert sum(estimate.memory.values()) == estimate.memory_bytes
+    assert 0 <= estimate.bubble < 1
+    assert 0 < estimate.mfu < 1
+
+
+@settings(max_examples=40, deadline=None)
+@given(degrees, st.floats(1.0, 50.0))
+def test_more_bandwidth_never_slows(of: tuple[int, int, int, str], factor: float) -> None:
+    layout = cut(of)
+    before, after = (price(MODEL, WORK, c, layout).step_s for c in (H100S, faster(H100S, factor)))
+    assert after <= before * (1 + 1e-12)
+
+
+@settings(max_examples=40, deadline=None)
+@given(degrees)
+def test_time_and_memory_grow_with_layers(of: tuple[int, int, int, str]) -> None:
+    layout = cut(of)
+    doubled = replace(layout, boundaries=tuple(2 * n for n in layout.boundaries))
+    small, large = price(MODEL, WORK, H100S, layout), price(replace(MODEL, layers=16), WORK, H100S, doubled)
+    assert 1.0 < large.step_s / small.step_s < 2.0 + 1e-9
+    assert large.memory_bytes > small.memory_bytes
+
+
+def test_step_is_the_played_timeline() -> None:
+    for of in ((2, 4, 2, "1f1b"), (1, 4, 1, "gpipe"), (4, 1, 2, "1f1b")):
+        pricer = Pricer(MODEL, WORK, H100S)
+        draft = pricer.draft(pricer.outline(cut(of, micro_batch=3)))
+        assert pricer.price(draft).step_s == pytest.approx(timeline(draft).end_s, rel=1e-9)
+
+
+def test_gemm_flops_of_all_layers_and_head_are_those_of_the_model() -> None:
+    fast = replace(device("a100-80gb"), gemm_t0_us=0.0, launch_us=0.0, hbm_gbytes_s=1e15, attention=((1, 1e15),))
+    work = Microbatch(MODEL, share(parts(MODEL), 1), fast, "bf16", 2048, 1)
+    flops = layer(work).total * fast.gemm_efficiency * fast.peak_flops["bf16"]
+    attention = 6.0 * MODEL.layers * MODEL.heads * MODEL.head_dim * 2048
+    head = 6.0 * MODEL.vocab * MODEL.hidden
+    assert MODEL.layers * flops == pytest.approx(2048 * (MODEL.flops_per_token(2048) - attention - head))
+
+
+def test_the_fullest_rank_counts_when_heads_do_not_divide() -> None:
+    odd = ModelSpec(layers=1, hidden=576, heads=9, kv_heads=3, head_dim=64, mlp=1536, vocab=49152)
+    of = share(parts(odd), 2)
+    assert (of.q_width, of.kv_width, of.mlp_width, of.vocab_rows) == (5 * 64, 2 * 64, 768, 24576)
+
+
+def test_zero_bandwidth_difference_leaves_a_single_device_alone(reference: ModelSpec, reference_work: Workload) -> None:
+    one = homogeneous({"a": 1}, "cpu", 4 * 10**9, {})
+    first, second = (price(reference, reference_work, c, Layout(micro_batch=2)) for c in (one, faster(one, 100)))
+    assert first == second
+    assert first.time_s["tp"] == first.time_s["p2p"] == first.time_s["dp"] == 0.0
+
+
+def test_tied_embeddings_cost_a_copy_and_a_reduction_across_the_pipe() -> None:
+    tied = replace(MODEL, tied=True)
+    untied_s, tied_s = (price(m, WORK, H100S, cut((1, 4, 1, "1f1b"))).time_s["dp"] for m in (MODEL, tied))
+    assert untied_s == 0.0 < tied_s

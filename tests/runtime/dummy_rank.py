@@ -1,0 +1,59 @@
+"""A rank without torch: it joins, then does what `config["does"]` says (step until drained, crash, garbage, huge, chatty); a mute one never joins."""
+
+import os
+import sys
+import time
+from dataclasses import asdict
+
+from rayplane.spec.report import StepReport
+from rayplane.telemetry.channel import Channel
+
+
+def report(rank: int, step: int) -> StepReport:
+    return StepReport(rank, 0, 0, step, loss=1.0, grad_norm=1.0, lr=0.1, tokens=8, wall_s=0.02, phases={"forward": 0.02})
+
+
+def main() -> None:
+    fd = int(sys.argv[sys.argv.index("--fd") + 1])
+    print("rank process", os.getpid(), "is up", flush=True)
+    if os.environ.get("DUMMY_MUTE"):
+        time.sleep(600)
+    channel = Channel.open(fd)
+    channel.send({"type": "ready"})
+    order = channel.expect(("host_store", "join"), 30)
+    if order["type"] == "host_store":
+        channel.send({"type": "store", "host": order["address"], "port": 29500})
+        order = channel.expect("join", 30)
+    join = order
+    channel.send(
+        {
+            "type": "started",
+            "step": 0,
+            "holdout_loss": None,
+            "params": 1,
+            "join": join,
+            "pid": os.getpid(),
+            "gpu": os.environ.get("CUDA_VISIBLE_DEVICES"),
+        }
+    )
+    does = join["config"]["does"]
+    victim = join["config"].get("victim", 0)
+    if does == "crash" and join["rank"] == victim:
+        raise SystemExit("the dummy crashes")
+    if does == "garbage" and join["rank"] == victim:
+        os.write(fd, b"this is no message\n")
+    if does == "huge":
+        channel.send({"type": "huge", "text": "x" * 4_000_000})
+    if does == "chatty":
+        for i in range(2000):
+            channel.send({"type": "note", "i": i})
+    step = 0
+    while not channel.draining:
+        step += 1
+        channel.send({"type": "step", **asdict(report(join["rank"], step))})
+        time.sleep(0.02)
+    channel.send({"type": "done", "step": step, "drained": True, "holdout_loss": None})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,205 @@
+"""A job file is a JobSpec, or one error with every mistake, its line, its field and its remedy."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rayplane.errors import SpecError
+from rayplane.spec.job import ClusterSection, JobSpec, LayoutSection
+from rayplane.spec.load import load_job
+
+JOBS = Path(__file__).parents[2] / "jobs"
+MISTAKES = yaml.safe_load(Path(__file__).with_name("mistakes.yaml").read_text())
+
+GOOD = """\
+name: quickstart
+model: {preset: tiny-llama}
+train:
+  data:
+    path: ["python://stdlib"]
+    seq_len: 256
+  steps: 300
+  global_batch: 16
+  optimizer:
+    lr: 3.0e-3
+    warmup_steps: 10
+  checkpoint:
+    dir: runs/quickstart
+layout: {pp: 2, boundaries: [4, 4]}
+"""
+
+
+def load(folder: Path, text: str | bytes) -> JobSpec:
+    file = folder / "job.yaml"
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return load_job(file)
+
+
+def errors_of(folder: Path, text: str | bytes) -> list[str]:
+    """The lines of the error, without the folder."""
+    with pytest.raises(SpecError) as e:
+        load(folder, text)
+    assert e.value.exit_code == 2
+    return [line.removeprefix(f"{folder}/") for line in str(e.value).splitlines()]
+
+
+def changed(old: str, new: str) -> str:
+    assert GOOD.count(old) == 1, old
+    return GOOD.replace(old, new)
+
+
+@pytest.mark.parametrize("file", sorted(JOBS.glob("*.yaml")), ids=lambda f: f.stem)
+def test_every_job_of_the_repository_loads(file: Path) -> None:
+    assert load_job(file).name == file.stem
+
+
+def test_quickstart_is_the_job_of_the_readme() -> None:
+    job = load_job(JOBS / "quickstart.yaml")
+    assert job.model.preset == "tiny-llama"
+    assert (job.train.steps, job.train.global_batch, job.train.optimizer.lr, job.train.data.seq_len) == (300, 16, 3e-3, 256)
+    assert (job.layout, job.cluster, job.limits.restarts, job.metrics.port) == ("auto", "auto", 3, 0)
+
+
+def test_sections_with_auto_may_be_given(tmp_path: Path) -> None:
+    job = load(tmp_path, GOOD + "cluster: {nodes: [{device: cpu, devices: 2}]}\n")
+    assert job.layout == LayoutSection(pp=2, boundaries=[4, 4])
+    assert isinstance(job.cluster, ClusterSection)
+
+
+def test_a_job_goes_through_json_unchanged() -> None:
+    job = load_job(JOBS / "llama3-8b-64xh100.yaml")
+    assert JobSpec.model_validate(job.model_dump(mode="json")) == job
+
+
+@pytest.mark.parametrize("lr", ["3e-3", "3.0e-3", "3E-3", "+3e-3", "0.003", ".003", "30e-4"])
+def test_every_way_to_write_a_rate_is_a_number(tmp_path: Path, lr: str) -> None:
+    assert load(tmp_path, changed("3.0e-3", lr)).train.optimizer.lr == 0.003
+
+
+def test_a_whole_number_will_do_for_a_number(tmp_path: Path) -> None:
+    assert load(tmp_path, changed("3.0e-3", "1")).train.optimizer.lr == 1.0
+
+
+def test_words_of_yaml_1_1_are_text(tmp_path: Path) -> None:
+    assert load(tmp_path, changed("name: quickstart", "name: on")).name == "on"
+
+
+def test_a_byte_order_mark_and_anchors_are_fine(tmp_path: Path) -> None:
+    text = "\ufeff" + changed("[4, 4]", "[&n 4, *n]")
+    assert load(tmp_path, text).layout == LayoutSection(pp=2, boundaries=[4, 4])
+
+
+def test_sections_can_be_shared_by_merging(tmp_path: Path) -> None:
+    text = changed("layout: {pp: 2, boundaries: [4, 4]}", "limits: &l {restarts: 1}\nmetrics: {<<: *l}")
+    fields = "unknown field; the fields here are port"
+    assert errors_of(tmp_path, text) == [f"job.yaml:14: metrics.restarts: {fields}"]
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=[m["new"].strip().replace("\n", " ")[:40] for m in MISTAKES])
+def test_a_mistake_is_named_with_line_field_value_and_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mistake: dict[str, Any]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    errors = [e.replace(str(tmp_path), "CWD") for e in errors_of(tmp_path, changed(mistake["old"], mistake["new"]))]
+    assert errors == [f"job.yaml:{e}" for e in mistake["errors"]]
+
+
+def test_all_mistakes_come_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
+    text = changed("steps: 300", "step: 3").replace("tiny-llama", "x").replace("pp: 2", "pp: two").replace("[4, 4]", "[4]")
+    lines = [int(e.split(":")[1]) for e in errors_of(tmp_path, text + "cluster: atuo\n")]
+    assert lines == [2, 3, 7, 14, 15]
+
+
+def test_sections_without_mistakes_are_checked_together_in_spite_of_others(tmp_path: Path) -> None:
+    errors = errors_of(tmp_path, changed("steps: 300", "step: 300").replace("[4, 4]", "[4, 3]"))
+    assert "job.yaml:14: layout.boundaries: adds up to 7, model tiny-llama has 8 layers" in errors
+
+
+def test_files_of_a_job_for_a_described_cluster_need_not_be_here(tmp_path: Path) -> None:
+    text = changed('["python://stdlib"]', "[/no/such/data]").replace("seq_len: 256", "tokenizer: /no/such/tokenizer.json")
+    assert len(errors_of(tmp_path, text)) == 2
+    load(tmp_path, text + "cluster: {nodes: [{device: h100-sxm, devices: 8}]}\n")
+
+
+def test_token_arrays_need_no_tokenizer_that_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tokens.npy").touch()
+    text = changed("{preset: tiny-llama}", "{layers: 8, hidden: 8, heads: 4, mlp: 8, vocab: 100}")
+    load(tmp_path, text.replace('"python://stdlib"', "tokens.npy"))
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        (b"", "job.yaml: the file is empty; it needs at least name, model and train"),
+        (b"# nothing\n", "job.yaml: the file is empty; it needs at least name, model and train"),
+        (b"\n- a\n", "job.yaml:2: expected fields such as `name: …` at the top of the file"),
+        (b"quickstart\n", "job.yaml:1: expected fields such as `name: …` at the top of the file"),
+        (b"name: a\nmodel: {preset: x\ntrain:\n", "job.yaml:3: not valid YAML: expected ',' or '}', but got ':' (column 6)"),
+        (b"name: a\n\tmodel: x\n", "job.yaml:2: not valid YAML: found character '\\t' that cannot start any token (column 1)"),
+        (b"name: a: b\n", "job.yaml:1: not valid YAML: mapping values are not allowed here (column 8)"),
+        (b"name: a\n---\nname: b\n", "job.yaml:2: not valid YAML: but found another document (column 1)"),
+        (b"name: *who\n", "job.yaml:1: not valid YAML: found undefined alias 'who' (column 7)"),
+        (b"name: a\nmodel: caf\xe9\n", "job.yaml:2: is not UTF-8 text; save it as UTF-8"),
+        (b"name: a\nmodel: \x00\n", "job.yaml:2: holds the character '\\x00', which YAML does not allow"),
+        (b"a: " + b"[" * 600, "job.yaml: lists or mappings are nested too deeply"),
+    ],
+)
+def test_what_is_no_job_file_says_why(tmp_path: Path, text: bytes, error: str) -> None:
+    assert errors_of(tmp_path, text) == [error]
+
+
+def test_a_missing_file_suggests_a_near_one(tmp_path: Path) -> None:
+    (tmp_path / "quickstart.yaml").touch()
+    with pytest.raises(SpecError) as e:
+        load_job(tmp_path / "quickstrat.yaml")
+    assert str(e.value) == f"{tmp_path}/quickstrat.yaml: no such file, did you mean {tmp_path}/quickstart.yaml?"
+
+
+def test_a_folder_is_no_job_file(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").touch()
+    with pytest.raises(SpecError) as e:
+        load_job(tmp_path)
+    assert str(e.value) == f"{tmp_path}: is a folder; name a file in it: a.yaml"
+
+
+def test_a_file_that_may_not_be_read_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Path) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(SpecError, match=r"job\.yaml: cannot be read: Permission denied"):
+        load_job(tmp_path / "job.yaml")
+
+
+def test_aliases_that_multiply_do_not_blow_up(tmp_path: Path) -> None:
+    levels = "".join(f"  l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 9)}]\n" for i in range(1, 30))
+    errors = errors_of(tmp_path, f"{GOOD}junk:\n  l0: &l0 [x]\n{levels}")
+    assert errors == ["job.yaml:15: junk: unknown field; the fields here are name, model, train, layout, cluster, limits, metrics"]
+
+
+def test_an_alias_to_itself_is_an_error_of_the_user(tmp_path: Path) -> None:
+    assert errors_of(tmp_path, GOOD + "limits: &l {restarts: *l}\n") == [
+        "job.yaml:15: limits.restarts: expected a whole number, got a mapping"
+    ]
+
+
+scalars = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.sampled_from(["auto", "!!set {a}", "2024-01-01"])
+)
+values = st.recursive(scalars, lambda v: st.lists(v, max_size=2) | st.dictionaries(st.text(max_size=4), v, max_size=2), max_leaves=4)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@given(st.sampled_from([line for line in GOOD.splitlines() if ": " in line]), values)
+def test_any_value_anywhere_is_a_job_or_a_readable_error(tmp_path: Path, line: str, value: object) -> None:
+    field = line.split(":")[0]
+    try:
+        load(tmp_path, changed(line, f"{field}: {value!r}"))
+    except SpecError as e:
+        assert "Input should" not in str(e)
+        assert all(p.file and p.message for p in e.problems)
