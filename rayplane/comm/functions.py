@@ -1,4 +1,4 @@
-"""Communication inside a layer, visible and in pairs: `enter` where an activation meets weights cut over tp, `leave` where it comes out.
+"""Communication inside a layer, visible and in pairs: `enter` before weights that are cut over tp, `leave` behind them.
 
                  forward              backward
     enter(x)     x                    all-reduce of the gradient of x
@@ -28,7 +28,7 @@ class _Enter(Function):
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         grad = grad.contiguous()
         finish = ctx.tp.start_all_reduce(grad)
         ctx.meanwhile()
@@ -43,7 +43,7 @@ class _Leave(Function):
         return tp.all_reduce(y)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         return grad, None
 
 

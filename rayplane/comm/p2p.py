@@ -3,7 +3,8 @@
     stage s  ── send_f(chunk, mb) ──▶  stage s+1        tag = direction, chunk, microbatch
              ◀── send_b(chunk, mb) ──
 
-Receives are posted before they are needed and waited for where the tensor is used; sends never block. On NCCL a pair of ranks sends in issue order on one stream per communicator, so each direction has its own.
+Receives are posted before they are needed and waited for where the tensor is used; sends never block. On NCCL a pair of ranks
+sends in issue order on one stream per communicator, so each direction has its own.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any, Protocol
 
 import torch
@@ -168,7 +168,7 @@ class NcclTransport:
     def all_reduce(self, x: Tensor, op: str) -> tuple[int, Wait]:
         """2 N (p-1)/p bytes."""
         options = dist.AllreduceOptions()
-        options.reduceOp = dist.ReduceOp.SUM if op == "sum" else dist.ReduceOp.MAX
+        options.reduceOp = dist.ReduceOp(dist.ReduceOp.SUM if op == "sum" else dist.ReduceOp.MAX)
         return 2 * x.nbytes * (self.size - 1) // self.size, self._group.allreduce([x], options).wait
 
     def all_gather(self, out: Tensor, x: Tensor, sizes: Sequence[int]) -> tuple[int, Wait]:
@@ -217,4 +217,4 @@ def _maximum_(x: Tensor, y: Tensor) -> Tensor:
 
 def _rows(x: Tensor, sizes: Sequence[int]) -> list[Tensor]:
     starts = [0, *accumulate(sizes)]
-    return [x[a:b] for a, b in zip(starts, starts[1:], strict=False)]
+    return [x[a:b] for a, b in pairwise(starts)]

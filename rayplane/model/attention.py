@@ -46,7 +46,7 @@ class _Rotate(Function):
         return _rotate(x, cos, sin)
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None]:
         return _rotate(dy, ctx.cos, -ctx.sin), None, None
 
 

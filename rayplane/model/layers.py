@@ -45,7 +45,7 @@ class _Linear(Function):
         return F.linear(x, w, bias)
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None, None]:
         (x,) = ctx.saved_tensors
         rows, inputs = dy.reshape(-1, dy.shape[-1]), x.reshape(-1, x.shape[-1])
         ctx.grads.push(ctx.w, lambda buffer: _add_product(buffer, rows.t(), inputs))
@@ -85,7 +85,7 @@ class _RmsNorm(Function):
         return (x32 * inverse).to(x.dtype).mul_(w)
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None, None]:
         x, inverse = ctx.saved_tensors
         normed = x.float() * inverse
         dy32 = dy.float()
@@ -115,7 +115,7 @@ class _SwiGlu(Function):
         return F.silu(gate).mul_(up)
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, dy: Tensor) -> Tensor:
         (gate_up,) = ctx.saved_tensors
         gate, up = gate_up.chunk(2, -1)
         sigmoid = torch.sigmoid(gate)
@@ -143,7 +143,7 @@ class _Embed(Function):
         return F.embedding(local, w).masked_fill_(~inside.unsqueeze(-1), 0.0)
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[None, None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, dy: Tensor) -> tuple[None, None, None, None]:
         keep = ctx.inside.reshape(-1)
         rows, ids = dy.reshape(-1, dy.shape[-1])[keep], ctx.local.reshape(-1)[keep]
         ctx.grads.push(ctx.w, lambda buffer: buffer.index_add_(0, ids, rows.to(buffer.dtype)))

@@ -45,7 +45,7 @@ class _HeadLoss(Function):
         return loss
 
     @staticmethod
-    def backward(ctx: Any, dloss: Tensor) -> tuple[Tensor, None, None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, dloss: Tensor) -> tuple[Tensor, None, None, None, None]:
         (dx,) = ctx.saved_tensors
         ctx.grads.push(ctx.w, lambda buffer: None)
         return dx * dloss.to(dx.dtype), None, None, None, None

@@ -147,23 +147,21 @@ class _Reader:
         common = box.chunk.overlap(part.chunk)
         if common is None:
             return 0
-        path = self._folder / box.file
+        path, remedy = self._folder / box.file, f"remove {self._folder} to go on from an older checkpoint"
         try:
             if box.file not in self._open:
                 self._open[box.file] = safe_open(path, framework="pt")
             values = self._open[box.file].get_tensor(box.key)
         except (OSError, SafetensorError) as error:
-            raise CheckpointError(
-                f"{path}: cannot read {box.key} ({error}); remove {self._folder} to go on from an older one"
-            ) from error
+            raise CheckpointError(f"{path}: cannot read {box.key} ({error}); {remedy}") from error
         if _crc32(values) != box.crc32:
-            raise CheckpointError(f"{path}: {box.key} is damaged (checksum differs); remove {self._folder} to go on from an older one")
+            raise CheckpointError(f"{path}: {box.key} is damaged (its checksum differs); {remedy}")
         piece[common.within(part.chunk).slices] = values[common.within(box.chunk).slices].to(piece.device)
         return common.numel
 
 
 def _crc32(x: Tensor) -> int:
-    return zlib.crc32(x.view(-1).view(torch.uint8).numpy())
+    return zlib.crc32(x.view(-1).view(torch.uint8).numpy().data)
 
 
 def _fsync(path: Path) -> None:

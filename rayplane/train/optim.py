@@ -51,7 +51,7 @@ class Optimizer:
 
     def square_norm(self) -> Tensor:
         """Sum of squares of the gradients that this rank owns, a scalar in fp64."""
-        norms = torch._foreach_norm(self._owned) if self._owned else []
+        norms = list(torch._foreach_norm(self._owned)) if self._owned else []
         return torch.stack(norms).double().square().sum() if norms else torch.zeros((), dtype=torch.float64)
 
     def step(self, lr: float, scale: float) -> None:

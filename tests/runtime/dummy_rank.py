@@ -1,4 +1,4 @@
-"""A rank without torch: it joins, then does what `config["does"]` says (step until drained, crash, garbage, huge, chatty); a mute one never joins."""
+"""A rank without torch: it joins, then does what `config["does"]` says; a mute one never joins."""
 
 import os
 import sys

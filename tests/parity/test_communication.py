@@ -1,0 +1,156 @@
+"""What crosses between ranks, byte for byte: which collective runs where, and how much each rank sends.
+
+The ledger counts on gloo what is handed to the transport, so these are measurements; the closed forms stand on the right.
+"""
+
+import pytest
+import torch
+
+from rayplane.comm.functions import enter, leave
+from rayplane.model.layers import Linear, Place
+from rayplane.model.parameter import GradWork
+from rayplane.spec.layout import Layout, split
+from rayplane.spec.sharding import Dim, TensorSpec
+
+from .training import SEQ_LEN, cut, make_rank, section, tiny
+from .world import run_ranks
+
+FP32 = 4
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("numel", [1, 12, 1200])
+def test_all_reduce_sums_and_moves_a_rings_bytes(size, numel):
+    def body(mesh):
+        x = torch.arange(numel, dtype=torch.float32) + mesh.rank
+        mesh.tp.all_reduce(x)
+        largest = mesh.tp.all_reduce(torch.tensor([float(mesh.rank)]), "max")
+        return x, largest.item(), mesh.ledger.bytes("tp", "all_reduce")
+
+    results = run_ranks(Layout(tp=size), body)
+    expected = torch.arange(numel) * float(size) + sum(range(size))
+    for x, largest, _ in results:
+        assert torch.equal(x, expected)
+        assert largest == size - 1
+    extra = 2 * FP32 * (size - 1)  # the maximum of one element
+    assert sum(sent for *_, sent in results) == 2 * numel * FP32 * (size - 1) + extra
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_each_rank_of_an_all_reduce_sends_2n_times_p_minus_1_over_p(size):
+    numel = 120 * size
+
+    def body(mesh):
+        mesh.tp.all_reduce(torch.ones(numel))
+        return mesh.ledger.bytes("tp", "all_reduce")
+
+    assert run_ranks(Layout(tp=size), body) == [2 * numel * FP32 * (size - 1) // size] * size
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_all_reduce_is_reduce_scatter_then_all_gather(size):
+    """Also with parts of unequal sizes: 7 rows over 2 or 3 ranks."""
+    sizes = [split(7, size, i)[1] for i in range(size)]
+
+    def body(mesh):
+        x = torch.randn(7, 3, generator=torch.Generator().manual_seed(mesh.rank))
+        part = mesh.tp.reduce_scatter(x, sizes)
+        whole = mesh.tp.all_gather(part, sizes)
+        return whole, mesh.tp.all_reduce(x.clone()), part.shape[0], mesh.ledger
+
+    results = run_ranks(Layout(tp=size), body)
+    for rank, (whole, reduced, rows, _) in enumerate(results):
+        torch.testing.assert_close(whole, reduced)
+        assert rows == sizes[rank]
+    halves = sum(ledger.bytes("tp", "reduce_scatter") + ledger.bytes("tp", "all_gather") for *_, ledger in results)
+    assert halves == sum(ledger.bytes("tp", "all_reduce") for *_, ledger in results) == 2 * 7 * 3 * FP32 * (size - 1)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_column_then_row_parallel_has_one_all_reduce_each_way(size):
+    batch, seq, hidden, mlp = 2, 6, 12, 18
+    up = TensorSpec("up", (Dim("mlp", mlp), Dim("hidden", hidden, cut=False)), 0, 0.1)
+    down = TensorSpec("down", (Dim("hidden", hidden, cut=False), Dim("mlp", mlp)), 0, 0.1)
+    generator = torch.Generator().manual_seed(0)
+    w_up, w_down = torch.randn(up.shape, generator=generator), torch.randn(down.shape, generator=generator)
+    x0, dy = torch.randn(batch, seq, hidden, generator=generator), torch.randn(batch, seq, hidden, generator=generator)
+
+    def body(mesh):
+        work = GradWork(defer=True)
+        place = Place(mesh.tp, work, torch.float32)
+        column, row = Linear(place, [up]), Linear(place, [down])
+        for layer, whole in ((column, w_up), (row, w_down)):
+            layer.weight.main_grad = torch.zeros(layer.weight.shape)
+            layer.weight.data.copy_(whole[layer.weight.parts[0].chunk.slices])
+        x = x0.clone().requires_grad_()
+        y = leave(row(torch.tanh(column(enter(x, mesh.tp, work.run)))), mesh.tp)
+        forward = (mesh.ledger.calls("tp", "all_reduce"), mesh.ledger.bytes("tp", "all_reduce"))
+        y.backward(dy)
+        work.run()
+        both = (mesh.ledger.calls("tp", "all_reduce"), mesh.ledger.bytes("tp", "all_reduce"))
+        grads = [(layer.weight.parts[0].chunk.slices, layer.weight.main_grad) for layer in (column, row)]
+        return y.detach(), x.grad, grads, forward, both, len(mesh.ledger.entries)
+
+    x, a, b = x0.clone().requires_grad_(), w_up.clone().requires_grad_(), w_down.clone().requires_grad_()
+    expected = torch.tanh(x @ a.T) @ b.T
+    expected.backward(dy)
+    ring = 2 * batch * seq * hidden * FP32 * (size - 1) // size
+    for y, dx, grads, forward, both, num_operations in run_ranks(Layout(tp=size), body):
+        torch.testing.assert_close(y, expected)
+        torch.testing.assert_close(dx, x.grad)
+        for (slices, grad), whole in zip(grads, (a.grad, b.grad), strict=True):
+            torch.testing.assert_close(grad, whole[slices])
+        assert forward == (1, ring), "forward: one all-reduce, of the row-parallel output"
+        assert both == (2, 2 * ring), "backward: one more, of the column-parallel input's gradient"
+        assert num_operations == 1, "nothing else is sent"
+
+
+def step_bytes(layout, spec, tmp_path):
+    """Bytes by (axis, operation) that each rank sends in one training step."""
+
+    def run(mesh):
+        rank = make_rank(spec, section(tmp_path), mesh)
+        return rank.step(0, drain=False)[0].comm_bytes
+
+    return run_ranks(cut(spec, layout), run)
+
+
+def test_pipeline_sends_one_activation_and_one_gradient_per_microbatch(tmp_path):
+    spec = tiny(tied=False)
+    first, last = step_bytes(Layout(pp=2, micro_batch=3), spec, tmp_path)
+    activations = 8 * SEQ_LEN * spec.hidden * FP32  # 8 samples in 3 microbatches: 3 + 3 + 2
+    assert first["pp"] == activations
+    assert last["pp_back"] == activations
+
+
+def test_replicas_all_reduce_their_gradients_once_per_step(tmp_path):
+    spec = tiny(tied=False)
+    one, other = step_bytes(Layout(dp=2, micro_batch=1), spec, tmp_path)
+    aligned = sum(-(-numel // 16) * 16 for numel in _weight_sizes(spec))
+    assert one["dp"] == other["dp"] == aligned * FP32  # 2 N (p - 1) / p with p = 2
+
+
+def test_tp_has_two_all_reduces_a_layer_each_way(tmp_path):
+    spec = tiny(tied=False)
+    sent = step_bytes(Layout(tp=2, micro_batch=8), spec, tmp_path)[0]["tp"]
+    tokens = 8 * SEQ_LEN
+    activation = tokens * spec.hidden * FP32
+    layers = 4 * spec.layers * activation
+    ends = 2 * activation  # the embedding's output forward, the head's input backward
+    loss = 3 * tokens * FP32  # largest logit; sum of exponentials and target logit
+    kv_heads = _shared_kv_elements(spec) * FP32  # KV head 1 is on both ranks
+    assert sent == layers + ends + loss + kv_heads
+
+
+def _weight_sizes(spec):
+    """Elements of each weight as the model fuses them: q with k and v, gate with up."""
+    tensors = {t.name: t.numel for t in spec.tensors()}
+    for i in range(spec.layers):
+        tensors[f"layers.{i}.q"] += tensors.pop(f"layers.{i}.k") + tensors.pop(f"layers.{i}.v")
+        tensors[f"layers.{i}.gate"] += tensors.pop(f"layers.{i}.up")
+    return tensors.values()
+
+
+def _shared_kv_elements(spec):
+    """All KV heads of k and v travel in one buffer, in every layer."""
+    return spec.layers * 2 * spec.kv_heads * spec.head_dim * spec.hidden

@@ -1,0 +1,75 @@
+"""Every way to cut a training step gives what one device gives: loss, gradient norm, held-out loss, weights and moments."""
+
+import pytest
+
+from rayplane.spec.layout import Layout
+
+from .training import assert_equal, section, tiny, train
+
+LAYOUTS = {
+    "tp2": Layout(tp=2, micro_batch=2),
+    "tp3": Layout(tp=3, micro_batch=2),
+    "pp2-1f1b": Layout(pp=2, micro_batch=2),
+    "pp2-gpipe": Layout(pp=2, micro_batch=2, schedule="gpipe"),
+    "pp2-uneven-stages": Layout(pp=2, micro_batch=2, boundaries=(3, 1)),
+    "pp3-embedding-alone": Layout(pp=3, micro_batch=2, boundaries=(0, 3, 1)),
+    "pp3-head-alone": Layout(pp=3, micro_batch=2, boundaries=(2, 2, 0)),
+    "pp2-uneven-microbatches": Layout(pp=2, micro_batch=3),
+    "pp4": Layout(pp=4, micro_batch=2),
+    "pp4-fewer-microbatches-than-stages": Layout(pp=4, micro_batch=4),
+    "dp2": Layout(dp=2, micro_batch=2),
+    "dp3-uneven-replicas": Layout(dp=3, micro_batch=2),
+    "dp2-tp2": Layout(dp=2, tp=2, micro_batch=2),
+    "pp2-tp2": Layout(pp=2, tp=2, micro_batch=2),
+    "dp2-pp2": Layout(dp=2, pp=2, micro_batch=2),
+    "dp2-pp2-uneven-microbatches": Layout(dp=2, pp=2, micro_batch=3),
+    "dp2-pp2-tp2": Layout(dp=2, pp=2, tp=2, micro_batch=2),
+}
+MODELS = {
+    "tied": tiny(tied=True),
+    "untied": tiny(tied=False),
+    "qwen": tiny(tied=False, qkv_bias=True, qk_norm=True, heads=4, kv_heads=2),
+    "qwen-tied-9-heads": tiny(tied=True, qkv_bias=True, qk_norm=True),
+}
+FEW = ("tp2", "tp3", "pp2-1f1b", "dp2-pp2-tp2")
+
+
+@pytest.fixture(scope="module")
+def serial(tmp_path_factory):
+    """Each model on one device, computed once."""
+    runs = {}
+
+    def get(name):
+        if name not in runs:
+            runs[name] = train(MODELS[name], Layout(micro_batch=8), section(tmp_path_factory.mktemp("serial")))
+        return runs[name]
+
+    return get
+
+
+@pytest.mark.parametrize("model", ["tied", "untied"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layout_equals_serial(layout, model, serial, tmp_path):
+    assert_equal(train(MODELS[model], LAYOUTS[layout], section(tmp_path)), serial(model))
+
+
+@pytest.mark.parametrize("model", ["qwen", "qwen-tied-9-heads"])
+@pytest.mark.parametrize("layout", FEW)
+def test_biases_and_qk_norm_equal_serial(layout, model, serial, tmp_path):
+    assert_equal(train(MODELS[model], LAYOUTS[layout], section(tmp_path)), serial(model))
+
+
+def test_clipping_bites_in_these_runs(serial):
+    """Else the layouts above would agree on a clip that never happens."""
+    assert min(serial("tied").norms + serial("untied").norms) > 0.5
+
+
+def test_bf16_under_tp2_pp2_follows_serial(tmp_path):
+    runs = []
+    for name, layout in (("serial", Layout(micro_batch=8)), ("cut", Layout(pp=2, tp=2, micro_batch=2))):
+        folder = tmp_path / name
+        folder.mkdir()
+        runs.append(train(MODELS["untied"], layout, section(folder, precision="bf16")))
+    assert all(t.dtype.is_floating_point and t.itemsize == 4 for t in runs[0].tensors.values()), "masters and moments are fp32"
+    for cut, whole in zip(runs[1].losses, runs[0].losses, strict=True):
+        assert cut == pytest.approx(whole, rel=2e-3)

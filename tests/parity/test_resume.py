@@ -1,0 +1,124 @@
+"""A checkpoint knows no layout: what one layout saved, any other goes on from, with the same data and the same loss."""
+
+import json
+import shutil
+
+import pytest
+
+from rayplane.errors import CheckpointError
+from rayplane.spec.layout import Layout
+from rayplane.train.manifest import Manifest, complete
+
+from .training import assert_equal, cut, make_rank, section, store, tiny, train
+from .world import run_ranks
+
+SPEC = tiny(tied=True)
+CHAIN = {"tp2": Layout(tp=2, micro_batch=2), "pp2": Layout(pp=2, micro_batch=2), "dp2": Layout(dp=2, micro_batch=2)}
+
+
+def run_part(layout, job, resume, steps):
+    """Steps up to `steps` under a layout, from a checkpoint if there is one; saves at the end and returns the losses."""
+
+    def body(mesh):
+        rank = make_rank(SPEC, job, mesh)
+        checkpoints, first = store(mesh, SPEC, job), 0
+        if resume:
+            first = checkpoints.load(resume, rank.optimizer.tensors()).step
+            rank.optimizer.loaded(first)
+        losses = [rank.step(i, drain=False)[0].loss for i in range(first, steps)]
+        checkpoints.save(steps, rank.optimizer.tensors(), "data")
+        return losses
+
+    return run_ranks(cut(SPEC, layout), body)[0]
+
+
+def test_resume_under_other_layouts_equals_straight_through(tmp_path):
+    job = section(tmp_path, steps=15)
+    straight = train(SPEC, Layout(micro_batch=8), job)
+    losses, newest = [], None
+    for steps, layout in zip((5, 10, 15), CHAIN.values(), strict=True):
+        losses += run_part(layout, job, newest, steps)
+        newest = complete(tmp_path / "run")[-1]
+    assert losses == pytest.approx(straight.losses, rel=1e-6)
+
+    def load(rank):
+        store(rank.mesh, SPEC, job).load(newest, rank.optimizer.tensors())
+        return 15
+
+    assert_equal(train(SPEC, Layout(tp=3), job, before=load), _without_steps(straight))
+
+
+def _without_steps(run):
+    return type(run)([], [], run.holdout, run.tensors)
+
+
+def test_every_element_is_written_once(tmp_path):
+    run_part(Layout(dp=2, pp=2, tp=2, micro_batch=2), section(tmp_path), None, 1)
+    manifest = Manifest.read(complete(tmp_path / "run")[-1])
+    shapes = {t.name: t.numel for t in SPEC.tensors()}
+    assert {n.partition("/")[2] for n in manifest.tensors} == set(shapes)
+    for name, boxes in manifest.tensors.items():
+        assert sum(b.chunk.numel for b in boxes) == shapes[name.partition("/")[2]]
+    writers = {b.file for boxes in manifest.tensors.values() for b in boxes}
+    assert len(writers) == 8, "all ranks share the writing"
+
+
+def test_only_the_newest_are_kept(tmp_path):
+    job = section(tmp_path)
+    newest = None
+    for steps in (1, 2, 3):
+        run_part(Layout(), job, newest, steps)
+        newest = complete(tmp_path / "run")[-1]
+    assert [p.name for p in complete(tmp_path / "run")] == ["step-00000002", "step-00000003"]
+
+
+def test_flipped_byte_is_named(tmp_path):
+    run_part(Layout(), section(tmp_path), None, 1)
+    folder = complete(tmp_path / "run")[-1]
+    file = folder / "rank-00000.safetensors"
+    raw = bytearray(file.read_bytes())
+    raw[-5] ^= 1
+    file.write_bytes(raw)
+    with pytest.raises(CheckpointError, match=r"rank-00000\.safetensors: \S+ is damaged"):
+        run_part(Layout(), section(tmp_path), folder, 2)
+
+
+def test_other_model_is_refused(tmp_path):
+    run_part(Layout(), section(tmp_path), None, 1)
+    folder = complete(tmp_path / "run")[-1]
+    with pytest.raises(CheckpointError, match="layers 4 there, 5 here"):
+        Manifest.read(folder).check_model(tiny(tied=True, layers=5), folder)
+
+
+def test_a_folder_without_manifest_is_no_checkpoint(tmp_path):
+    run_part(Layout(), section(tmp_path), None, 1)
+    folder = complete(tmp_path / "run")[-1]
+    shutil.copytree(folder, folder.with_name("step-00000009"))
+    (folder.with_name("step-00000009") / "manifest.json").unlink()
+    assert complete(tmp_path / "run") == [folder]
+
+
+def test_missing_box_is_named(tmp_path):
+    run_part(Layout(), section(tmp_path), None, 1)
+    folder = complete(tmp_path / "run")[-1]
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["tensors"]["model/layers.2.q"] = []
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(CheckpointError, match=r"model/layers\.2\.q is incomplete: 0 of"):
+        run_part(Layout(), section(tmp_path), folder, 2)
+
+
+def test_full_disk_leaves_the_older_checkpoint(tmp_path, monkeypatch):
+    job = section(tmp_path)
+    run_part(Layout(), job, None, 1)
+    good = complete(tmp_path / "run")
+
+    def full(tensors, path):
+        path.write_bytes(b"half")
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr("rayplane.train.checkpoint.save_file", full)
+    with pytest.raises(CheckpointError, match=r"step 2 .* No space left on device.*step-00000001 is still good"):
+        run_part(Layout(dp=2, micro_batch=2), job, good[-1], 2)
+    assert complete(tmp_path / "run") == good
+    assert not list((tmp_path / "run").glob(".step-*"))

@@ -1,0 +1,118 @@
+"""A few training steps of a tiny model under a layout, with ranks as threads, and its whole weights afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from rayplane.comm.mesh import Mesh
+from rayplane.spec.job import CheckpointSection, DataSection, OptimizerSection, TrainSection
+from rayplane.spec.layout import Layout, even_boundaries
+from rayplane.spec.model import ModelSpec
+from rayplane.train.checkpoint import Store
+from rayplane.train.data import open_dataset
+from rayplane.train.rank import TrainRank
+
+from .world import run_ranks
+
+VOCAB, SEQ_LEN = 61, 12
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a run gave: per step loss and gradient norm, the held-out loss before it, and every whole tensor after it."""
+
+    losses: list[float]
+    norms: list[float]
+    holdout: float
+    tensors: dict[str, torch.Tensor]
+
+
+def tiny(**numbers: object) -> ModelSpec:
+    """A model whose numbers do not divide well: 9 heads, 3 KV heads, 50 wide, 61 tokens."""
+    defaults = {"layers": 4, "hidden": 24, "heads": 9, "kv_heads": 3, "head_dim": 8, "mlp": 50, "vocab": VOCAB, "init_std": 0.1}
+    return ModelSpec(**{**defaults, **numbers})  # type: ignore[arg-type]
+
+
+def section(folder: Path, steps: int = 3, **changes: object) -> TrainSection:
+    """A training section over a random token array."""
+    tokens = folder / "tokens.npy"
+    if not tokens.exists():
+        np.save(tokens, np.random.default_rng(0).integers(0, VOCAB, 4000).astype(np.uint16))
+    return TrainSection(
+        data=DataSection(path=[str(tokens)], seq_len=SEQ_LEN, holdout=0.1, holdout_samples=7),
+        steps=steps,
+        global_batch=8,
+        # AdamW's step does not depend on the size of a gradient but by eps: with a tiny eps, rounding decides the sign of a step.
+        optimizer=OptimizerSection(lr=1e-3, clip=0.5, weight_decay=0.1, eps=1e-3),
+        checkpoint=CheckpointSection(dir=str(folder / "run")),
+    ).model_copy(update=changes)
+
+
+def make_rank(spec: ModelSpec, train: TrainSection, mesh: Mesh) -> TrainRank:
+    """A rank as the worker makes it."""
+    dataset = open_dataset(train.data, Path(), Path(train.checkpoint.dir) / "data", spec.vocab)
+    return TrainRank(spec, train, mesh, dataset)
+
+
+def cut(spec: ModelSpec, layout: Layout) -> Layout:
+    """The layout with boundaries, by layer count where it has none."""
+    return replace(layout, boundaries=layout.boundaries or even_boundaries(spec.layers, layout.num_chunks))
+
+
+def train(spec: ModelSpec, layout: Layout, train: TrainSection, before: Callable[[TrainRank], int] = lambda rank: 0) -> Run:
+    """Run the section's steps; `before` may load a checkpoint and says how many steps are done."""
+
+    def body(mesh: Mesh) -> tuple[Run, dict[str, list[tuple[tuple[slice, ...], torch.Tensor]]]]:
+        rank = make_rank(spec, train, mesh)
+        holdout = rank.evaluate()
+        first = before(rank)
+        reports = [rank.step(i, drain=False)[0] for i in range(first, train.steps)]
+        pieces = [(f"{name}/{part.tensor.name}", part.chunk.slices, piece.clone()) for name, part, piece in rank.optimizer.tensors()]
+        return Run([r.loss for r in reports], [r.grad_norm for r in reports], holdout, {}), pieces
+
+    shapes = {t.name: t.shape for t in spec.tensors()}
+    results = run_ranks(cut(spec, layout), body)
+    tensors: dict[str, torch.Tensor] = {}
+    for _, pieces in results:
+        for name, slices, piece in pieces:
+            whole = tensors.setdefault(name, torch.full(shapes[name.partition("/")[2]], torch.nan))
+            known = whole[slices]
+            # What several ranks hold must be equal on all of them, not only right on one.
+            torch.testing.assert_close(
+                torch.where(known.isnan(), piece, known), piece, rtol=0, atol=0, msg=lambda m, n=name: f"{n}: {m}"
+            )
+            whole[slices] = piece
+    first = results[0][0]
+    for run, _ in results:
+        assert (run.losses, run.norms, run.holdout) == (first.losses, first.norms, first.holdout), "ranks disagree"
+    return replace(first, tensors=tensors)
+
+
+def store(mesh: Mesh, spec: ModelSpec, train: TrainSection) -> Store:
+    """The job's checkpoints."""
+    return Store(Path(train.checkpoint.dir), train.checkpoint.keep, spec, mesh)
+
+
+def assert_equal(got: Run, expected: Run, tolerance: float = 1e-5) -> None:
+    """Losses, norms and every tensor within a relative tolerance.
+
+    A tensor's difference is measured against its largest element, but at least against a thousandth of the largest element of its
+    state: the gradient of a key bias is almost all rounding, since softmax does not see a shift of all keys.
+    """
+    torch.testing.assert_close(torch.tensor(got.losses), torch.tensor(expected.losses), rtol=tolerance, atol=0)
+    torch.testing.assert_close(torch.tensor(got.norms), torch.tensor(expected.norms), rtol=tolerance, atol=0)
+    torch.testing.assert_close(got.holdout, expected.holdout, rtol=tolerance, atol=0)
+    assert got.tensors.keys() == expected.tensors.keys()
+    largest: dict[str, float] = {}
+    for name, tensor in expected.tensors.items():
+        state = name.partition("/")[0]
+        largest[state] = max(largest.get(state, 0.0), tensor.abs().max().item())
+    for name, tensor in expected.tensors.items():
+        scale = max(tensor.abs().max().item(), 1e-3 * largest[name.partition("/")[0]])
+        difference = (got.tensors[name] - tensor).abs().max().item() / scale
+        assert difference <= tolerance, f"{name}: {difference:.2e} of its largest element"
