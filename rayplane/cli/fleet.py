@@ -7,24 +7,23 @@ ray      the cluster of RAY_ADDRESS, else an embedded one on this machine
 from __future__ import annotations
 
 import os
-import re
 import socket
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import ray
 
-from rayplane.cli.metrics import Metrics
-from rayplane.control.loop import Observer
+from rayplane.cli.metrics import JobExporter
 from rayplane.errors import PlacementError, Problem, SpecError
 from rayplane.plan.catalog import described, homogeneous
-from rayplane.runtime.group import WorkerGroup
+from rayplane.plan.names import KINDS, kind_of
+from rayplane.runtime.group import WorkerGroup, step_report
 from rayplane.runtime.local import LocalGroup
-from rayplane.runtime.ray import RayGroup, connect, discover
+from rayplane.runtime.ray import Exporters, RayGroup, connect, discover
 from rayplane.spec.cluster import ClusterSpec
 from rayplane.spec.job import JobSpec
 from rayplane.telemetry.export import Exporter
@@ -32,17 +31,6 @@ from rayplane.telemetry.export import Exporter
 NVIDIA_SMI = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
 NVIDIA_SMI_TIMEOUT_S = 20.0
 MIB = 2**20
-
-KINDS = (
-    (r"B200", "b200"),
-    (r"H200", "h200"),
-    (r"H100.*PCIe", "h100-pcie"),
-    (r"H100", "h100-sxm"),
-    (r"A100.*80GB", "a100-80gb"),
-    (r"A100", "a100-40gb"),
-    (r"L40S", "l40s"),
-)
-"""What the driver calls a GPU, and the device catalog's name for it; the first that matches."""
 
 
 class Runtime(StrEnum):
@@ -60,39 +48,37 @@ class Fleet:
     device: str
     """cpu or cuda."""
     group: WorkerGroup
-    observers: tuple[Observer, ...]
-    """Look on for the fleet itself."""
-    metrics: Callable[[], list[str]]
+    exporter: JobExporter
+    """Is told of the job as a whole; the ranks' owners tell of every step."""
+    targets: Callable[[], list[str]]
     """host:port of every metrics exporter."""
 
 
 @contextmanager
 def open_fleet(runtime: Runtime, job: JobSpec) -> Iterator[Fleet]:
     """Find the cluster and make a group on it. Raises SpecError where the job describes another cluster than there is."""
-    opened = _open_local(job) if runtime is Runtime.LOCAL else _open_ray(job)
-    with opened as fleet:
-        yield fleet
+    with ExitStack() as closing:
+        yield _open_local(job, closing) if runtime is Runtime.LOCAL else _open_ray(job, closing)
 
 
-@contextmanager
-def _open_local(job: JobSpec) -> Iterator[Fleet]:
+def _open_local(job: JobSpec, closing: ExitStack) -> Fleet:
     cluster = _as_described(job, this_machine())
     exporter = Exporter(job.name, job.metrics.port)
-    try:
-        yield Fleet(cluster, _device(cluster), LocalGroup(), (Metrics(exporter),), lambda: [f"localhost:{exporter.port}"])
-    finally:
-        exporter.close()
+    closing.callback(exporter.close)
+    group = LocalGroup(on_step=lambda message: exporter.observe(step_report(message)))
+    closing.callback(group.close)
+    return Fleet(cluster, _device(cluster), group, exporter, lambda: [f"localhost:{exporter.port}"])
 
 
-@contextmanager
-def _open_ray(job: JobSpec) -> Iterator[Fleet]:
+def _open_ray(job: JobSpec, closing: ExitStack) -> Fleet:
+    closing.callback(ray.shutdown)
     connect()
-    try:
-        cluster = _as_described(job, discover(_described_kind(job)))
-        group = RayGroup(metrics_port=job.metrics.port)
-        yield Fleet(cluster, _device(cluster), group, (), lambda: group.metrics_targets)
-    finally:
-        ray.shutdown()
+    cluster = _as_described(job, discover(_described_kind(job)))
+    exporters = Exporters(job.name, job.metrics.port)
+    closing.callback(exporters.close)
+    group = RayGroup(exporters)
+    closing.callback(group.close)
+    return Fleet(cluster, _device(cluster), group, exporters, lambda: exporters.targets)
 
 
 def this_machine() -> ClusterSpec:
@@ -121,10 +107,9 @@ def _gpus() -> list[tuple[str, int]]:
 
 
 def gpu_kind(name: str) -> str:
-    """The catalog's name of a GPU."""
-    for pattern, kind in KINDS:
-        if re.search(pattern, name):
-            return kind
+    """The catalog's name of a GPU, as its driver calls it."""
+    if kind := kind_of(name):
+        return kind
     known = ", ".join(kind for _, kind in KINDS)
     raise PlacementError(
         f"GPU '{name}' is not in the device catalog; known: {known}. Hide it with CUDA_VISIBLE_DEVICES= to run on the CPU"

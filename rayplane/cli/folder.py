@@ -51,13 +51,12 @@ def refuse_other_model(directory: Path, model: ModelSpec) -> None:
 
 
 def finished_result(directory: Path, steps: int) -> dict[str, Any] | None:
-    """The final object of a job whose newest checkpoint has all its steps, else None."""
-    checkpoint = newest(directory)
-    if checkpoint.step < steps:
+    """The final object of a job that has ended with all its steps, else None: also where only its last words are missing."""
+    path, checkpoint = directory / RESULT_FILE, newest(directory)
+    if checkpoint.step < steps or not path.is_file():
         return None
-    path = directory / RESULT_FILE
-    known: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
-    return {"steps": checkpoint.step, "checkpoint": checkpoint.path, **known}
+    known: dict[str, Any] = json.loads(path.read_text())
+    return known if known["steps"] == checkpoint.step else None
 
 
 def keep_result(directory: Path, result: dict[str, Any]) -> None:

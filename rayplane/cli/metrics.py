@@ -1,41 +1,63 @@
-"""Metrics of a run, seen from its driver.
+"""Metrics of a run, seen from its driver: what the job as a whole does, and where the exporters are.
 
-local    every report goes to an exporter in this process
-ray      each node has its own exporter; here they are only told of, on screen and to Prometheus (file_sd)
+local    one exporter, in this process
+ray      one per node; that of the driver's node is told of the job as a whole
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from rich.console import Console
 
 from rayplane.cli.screen import say
-from rayplane.control.state import Event, Placed, Placing, State
+from rayplane.control.state import Event, KillDone, Placed, Placing, Saved, State
 from rayplane.control.status import state_name
 from rayplane.spec.report import StepReport
-from rayplane.telemetry.export import Exporter, write_targets
+from rayplane.telemetry.export import write_targets
 
 TARGETS_FILE = "metrics-targets.json"
 
 
-class Metrics:
-    """An observer that feeds an exporter of this process."""
+class JobExporter(Protocol):
+    """What is told of a job as a whole."""
 
-    def __init__(self, exporter: Exporter):
+    def set_state(self, name: str) -> None:
+        """The job is in this state now."""
+
+    def set_predicted(self, step_s: float) -> None:
+        """What the planner expects of a step."""
+
+    def saved(self) -> None:
+        """A checkpoint is complete."""
+
+    def restarted(self) -> None:
+        """All ranks are started anew."""
+
+
+class Metrics:
+    """An observer that tells an exporter; the ranks' owners tell it of every step."""
+
+    def __init__(self, exporter: JobExporter, predicted_step_s: float):
         self._exporter = exporter
+        self._state = ""
+        exporter.set_predicted(predicted_step_s)
 
     def on_event(self, state: State, event: Event) -> None:
-        """The job's state, and restarts."""
-        self._exporter.set_state(state_name(state))
-        if isinstance(state, Placing) and state.progress.attempt > 1:
-            self._exporter.restarted()
+        """The job's state, checkpoints and restarts."""
+        if (name := state_name(state)) != self._state:
+            self._exporter.set_state(name)
+            self._state = name
+        match state, event:
+            case _, Saved():
+                self._exporter.saved()
+            case Placing(), KillDone():
+                self._exporter.restarted()
 
     def on_step(self, reports: Sequence[StepReport]) -> None:
-        """Every rank's step."""
-        for report in reports:
-            self._exporter.observe(report)
+        """The exporter knows it from the ranks' owner."""
 
 
 class Targets:

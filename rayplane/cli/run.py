@@ -6,6 +6,7 @@ load ──▶ lock the folder ──▶ find the cluster ──▶ plan ──�
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,10 +16,10 @@ from rich.console import Console
 
 from rayplane.cli.fleet import Fleet, Runtime, open_fleet
 from rayplane.cli.folder import finished_result, keep_result, numbers, refuse_other_model, set_aside
-from rayplane.cli.metrics import Targets
+from rayplane.cli.metrics import Metrics, Targets
 from rayplane.cli.progress import progress
 from rayplane.cli.report import result_object, show_result
-from rayplane.cli.screen import say, screen
+from rayplane.cli.screen import say, screen, stdout_to_stderr, warnings_on
 from rayplane.cli.signals import stop_on_signals
 from rayplane.cli.words import as_json, count
 from rayplane.control.checkpoints import newest
@@ -54,33 +55,40 @@ def run(
     fresh: Annotated[bool, typer.Option(help="Start over; what is in the job's folder is kept under another name.")] = False,
 ) -> None:
     """Train a job, from its newest checkpoint if it has one. SIGTERM and Ctrl-C save first; a second one does not."""
-    console = screen(stderr=json)
-    spec = load_job(job)
-    order = Order(spec, load_model(spec.model), _directory(spec), runtime)
-    with locked(order.directory):
-        if fresh and (aside := set_aside(order.directory)):
-            say(console, f"the earlier run is kept in {aside}")
-        refuse_other_model(order.directory, order.model)
-        known = finished_result(order.directory, spec.train.steps)
-        if known:
-            say(console, f"{spec.name} is finished: all of its {spec.train.steps} steps are done; --fresh starts over")
-        final, exit_code = (known, 0) if known else _train(order, console)
-    show_result(console, final)
+    with stdout_to_stderr() if json else nullcontext():
+        spec, console = load_job(job), screen(stderr=json)
+        order = Order(spec, load_model(spec.model), _directory(spec), runtime)
+        final, exit_code = _run(order, fresh, console)
+        show_result(console, final)
     if json:
         typer.echo(as_json(final))
     raise typer.Exit(exit_code)
 
 
+def _run(order: Order, fresh: bool, console: Console) -> tuple[dict[str, Any], int]:
+    """The final object and the exit code; a finished job is not run again."""
+    name, steps = order.job.name, order.job.train.steps
+    with locked(order.directory):
+        if fresh and (aside := set_aside(order.directory)):
+            say(console, f"the earlier run is kept in {aside}")
+        refuse_other_model(order.directory, order.model)
+        if known := finished_result(order.directory, steps):
+            say(console, f"{name} is finished: all of its {steps} steps are done; --fresh starts over")
+            return known, 0
+        return _train(order, console)
+
+
 def _train(order: Order, console: Console) -> tuple[dict[str, Any], int]:
     """Run the job to its end; the final object and the exit code."""
     job, stop = order.job, Stop()
-    with stop_on_signals(stop), open_fleet(order.runtime, job) as fleet, stop_on_signals(stop):
+    with stop_on_signals(stop), warnings_on(console), open_fleet(order.runtime, job) as fleet:
         data = job.train.data
         workload = Workload(job.train.global_batch, data.seq_len, job.train.precision)
         chosen = plan(order.model, workload, fleet.cluster, None if job.layout == "auto" else job.layout)
         _introduce(order, chosen, console)
         with progress(console, job.train.steps) as shown:
-            observers = (shown, *fleet.observers, Targets(order.directory, fleet.metrics, console))
+            metrics = Metrics(fleet.exporter, chosen.estimate.step_s)
+            observers = (shown, metrics, Targets(order.directory, fleet.targets, console))
             result = Controller(_task(order, chosen, fleet), fleet.group, observers).run(stop)
     final = result_object(job.name, chosen.layout, result)
     if result.state == "finished":
@@ -92,9 +100,9 @@ def _train(order: Order, console: Console) -> tuple[dict[str, Any], int]:
 def _task(order: Order, chosen: Plan, fleet: Fleet) -> Task:
     job = order.job.model_dump(mode="json")
     job["train"]["checkpoint"]["dir"] = str(order.directory)
-    config = {"job": job, "job_dir": str(Path.cwd()), "layout": asdict(chosen.layout), "resume": "", "attempt": 1}
-    logs = str(order.directory / "logs")
-    launch = Launch(order.job.name, chosen.layout, chosen.placement, ENTRY, config, fleet.device, logs)
+    config = {"job": job, "layout": asdict(chosen.layout), "resume": "", "attempt": 1}
+    places = (fleet.device, str(order.directory / "logs"), str(Path.cwd()))
+    launch = Launch(order.job.name, chosen.layout, chosen.placement, ENTRY, config, *places)
     return Task(order.directory, order.job.train.steps, order.job.limits, launch, numbers(order.model))
 
 

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+
 from rich.console import Console
 
 WIDE = 200
@@ -19,3 +25,38 @@ def screen(stderr: bool = False) -> Console:
 def say(console: Console, text: str) -> None:
     """Print text as it is, unwrapped."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def stdout_to_stderr() -> Iterator[None]:
+    """While inside, whatever anyone prints goes to standard error: Ray's own lines too, and those of processes started meanwhile."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+@contextmanager
+def warnings_on(console: Console) -> Iterator[None]:
+    """While inside, rayplane's own warnings are shown, as on why it waits."""
+    handler = _Warnings(console)
+    logger = logging.getLogger("rayplane")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
+class _Warnings(logging.Handler):
+    def __init__(self, console: Console):
+        super().__init__(logging.WARNING)
+        self._console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        say(self._console, record.getMessage())

@@ -20,6 +20,7 @@ from rayplane.control.state import (
     Placing,
     RankExited,
     RankFailed,
+    RankLost,
     Saved,
     Started,
     State,
@@ -75,7 +76,7 @@ def tell(state: State, event: Event) -> str:
     match state, event:
         case Placing(progress), KillDone():
             return f"restarting from step {progress.step} (attempt {progress.attempt})"
-        case Killing(failures=failures), (RankFailed() | RankExited() | TimedOut() | PlaceFailed()):
+        case Killing(failures=failures), (RankFailed() | RankExited() | RankLost() | TimedOut() | PlaceFailed()):
             return explain(failures)
         case _, Started(step):
             return f"training from step {step}" if step else "training"

@@ -1,13 +1,13 @@
 """From what single ranks say to what the gang has done: a step is done when every rank has done it.
 
 rank 0  started  step 1  step 2  checkpoint  ...  done        Started, StepDone, GangDone: when the last rank has said it
-rank 1  started  step 1  step 2              ...  done        Saved, RankFailed, RankExited: at once
+rank 1  started  step 1  step 2              ...  done        Saved, RankFailed, RankExited, RankLost: at once
 """
 
 from __future__ import annotations
 
 from rayplane.control.checkpoints import Checkpoint
-from rayplane.control.state import GangDone, RankEvent, RankExited, RankFailed, Saved, Started, StepDone
+from rayplane.control.state import GangDone, RankEvent, RankExited, RankFailed, RankLost, Saved, Started, StepDone
 from rayplane.runtime.group import Message, RankMessage, step_report
 from rayplane.spec.report import StepReport
 
@@ -43,6 +43,8 @@ class Attempt:
                 return [RankFailed(rank, message["kind"], message["message"], message.get("traceback", ""))]
             case "exit" if rank not in self._done:
                 return [RankExited(rank, message.get("code") or 0, message.get("signal") or 0, message.get("log") or "")]
+            case "lost" if rank not in self._done:
+                return [RankLost(rank, message["reason"])]
             case _:
                 return []
 
@@ -74,7 +76,7 @@ class Attempt:
         self._steps[rank] = report.step
         of_step = self._reports.setdefault(report.step, {})
         of_step[rank] = report
-        return [StepDone(report.step)] if len(of_step) == self._size else []
+        return [StepDone(report.step, report.loss)] if len(of_step) == self._size else []
 
     def _on_done(self, rank: int, message: Message, now_s: float) -> list[RankEvent]:
         self._heard_s[rank] = now_s

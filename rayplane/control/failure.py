@@ -8,7 +8,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Sequence
 
-from rayplane.control.state import Failure, RankExited, RankFailed, TimedOut
+from rayplane.control.state import Failure, RankExited, RankFailed, RankLost, TimedOut
 
 LOST_CONNECTION = (
     "connection closed",
@@ -26,7 +26,7 @@ LOST_CONNECTION = (
 """How gloo, NCCL and the store say that the other side is gone."""
 
 
-def failure_of(event: RankFailed | RankExited | TimedOut) -> Failure:
+def failure_of(event: RankFailed | RankExited | RankLost | TimedOut) -> Failure:
     """The failure that an event tells of."""
     match event:
         case RankFailed(rank, kind, message):
@@ -34,6 +34,8 @@ def failure_of(event: RankFailed | RankExited | TimedOut) -> Failure:
             return Failure((rank,), message, user=kind == "user", consequence=lost and kind != "user")
         case RankExited(rank, code, signum, log):
             return Failure((rank,), _exit_text(code, signum, log))
+        case RankLost(rank, reason):
+            return Failure((rank,), reason)
         case TimedOut(kind, ranks, waited_s, step):
             what = {"start": "not ready", "step": f"no step after step {step}", "drain": "did not save"}[kind]
             return Failure(ranks, f"{what} within {waited_s:g} s")

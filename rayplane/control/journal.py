@@ -1,11 +1,16 @@
 """What a controller leaves in its job's folder: `events.jsonl`, one line per event, and `state.json`, at most once a second.
 
-{"unix_s": 1764444444.1, "event": "StepDone", "step": 7, "state": "running"}
+{"unix_s": 1764444444.1, "event": "StepDone", "step": 7, "loss": 2.5, "state": "running"}
+
+A disk that is full costs lines of the journal, never the job: what the ranks can still save decides.
 """
 
 from __future__ import annotations
 
 import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
@@ -13,6 +18,8 @@ from rayplane.control.state import Event, State, StepDone
 from rayplane.control.status import EVENTS_FILE, Status, state_name, write_status
 
 STATUS_EVERY_S = 1.0
+
+log = logging.getLogger(__name__)
 
 
 class Journal:
@@ -23,19 +30,32 @@ class Journal:
         self._directory = directory
         self._events = (directory / EVENTS_FILE).open("a", buffering=1)
         self._written_unix_s = 0.0
+        self._failed = False
 
     def event(self, state: State, event: Event, unix_s: float) -> None:
         """Append an event and the state that it led to."""
         line = {"unix_s": round(unix_s, 3), "event": type(event).__name__, **asdict(event), "state": state_name(state)}
-        self._events.write(json.dumps(line) + "\n")
+        with self._forgiving():
+            self._events.write(json.dumps(line) + "\n")
 
     def status(self, status: Status, event: Event | None) -> None:
         """Replace state.json; steps are written at most once a second, everything else at once."""
         if isinstance(event, StepDone) and status.updated_unix_s - self._written_unix_s < STATUS_EVERY_S:
             return
         self._written_unix_s = status.updated_unix_s
-        write_status(self._directory, status)
+        with self._forgiving():
+            write_status(self._directory, status)
 
     def close(self) -> None:
         """Close the log."""
-        self._events.close()
+        with self._forgiving():
+            self._events.close()
+
+    @contextmanager
+    def _forgiving(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if not self._failed:
+                log.warning("%s: %s; the job goes on", self._directory, error.strerror)
+            self._failed = True

@@ -2,6 +2,7 @@
 
 runs/quickstart/            the job's folder
 runs/.quickstart.lock       locked by the controller; holds its pid and host
+runs/.quickstart.ranks      the lease of its ranks, which may live for a moment longer than the controller
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from rayplane.errors import RayplaneError
+from rayplane.runtime.lease import grant
 
 TRIES = 5
 TRY_EVERY_S = 0.05
@@ -24,7 +26,7 @@ TRY_EVERY_S = 0.05
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Hold the folder's lock; raises RayplaneError naming the process that has it."""
+    """Hold the folder's lock, once the ranks of earlier controllers are gone; raises RayplaneError naming who has it."""
     path = lock_path(directory)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+") as file:
@@ -35,6 +37,7 @@ def locked(directory: Path) -> Iterator[None]:
         file.truncate(0)
         file.write(f"pid {os.getpid()} on {socket.gethostname()}")
         file.flush()
+        grant(lease_path(directory))  # to nobody: what is left of an earlier run ends before anyone looks into the folder
         yield
 
 
@@ -50,6 +53,11 @@ def held(directory: Path) -> bool:
 def lock_path(directory: Path) -> Path:
     """The lock lies beside the folder, so that the folder can be renamed."""
     return directory.with_name(f".{directory.name}.lock")
+
+
+def lease_path(directory: Path) -> Path:
+    """The file that the job's ranks hold while they live."""
+    return directory.with_name(f".{directory.name}.ranks")
 
 
 def _try(file: IO[str], mode: int, pause_s: float = 0.0) -> bool:

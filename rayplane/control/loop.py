@@ -19,6 +19,7 @@ from rayplane.control.attempt import Attempt
 from rayplane.control.checkpoints import newest
 from rayplane.control.failure import explain
 from rayplane.control.journal import Journal
+from rayplane.control.lock import lease_path
 from rayplane.control.machine import react
 from rayplane.control.result import Result, Tally
 from rayplane.control.state import (
@@ -36,6 +37,7 @@ from rayplane.control.state import (
     PlaceFailed,
     Progress,
     RankExited,
+    RankLost,
     Release,
     Running,
     Start,
@@ -46,10 +48,12 @@ from rayplane.control.state import (
     Submitted,
     TimedOut,
 )
-from rayplane.control.status import Status, state_name, this_process
+from rayplane.control.status import Status, read_status, state_name, this_process
 from rayplane.control.stop import Stop
 from rayplane.errors import PlacementError, RayplaneError
 from rayplane.runtime.group import Launch, WorkerGroup
+from rayplane.runtime.lease import grant
+from rayplane.runtime.patience import GaveUp
 from rayplane.spec.job import LimitsSection
 from rayplane.spec.report import StepReport
 
@@ -94,15 +98,17 @@ class Controller:
         self._journal = Journal(task.directory)
         self._attempt = Attempt(task.launch.layout.size, time.monotonic())
         self._tally = Tally()
+        self._stop = Stop()
         self._spawned = False
         self._params = 0
-        self._holdout_before: float | None = None
+        known = read_status(task.directory)
+        self._holdout_before = known.holdout_before if known and found.path else None
 
     def run(self, stop: Stop) -> Result:
         """Until the job ends."""
-        began_s = time.monotonic()
+        self._stop, began_s = stop, time.monotonic()
         try:
-            self._supervise(stop)
+            self._supervise()
         except BaseException as error:
             reason = str(error) if isinstance(error, RayplaneError) else f"the controller failed: {error!r}"
             self.state = Failed(self.state.progress, reason, 1)
@@ -113,10 +119,10 @@ class Controller:
             self._journal.close()
         return self._result(time.monotonic() - began_s)
 
-    def _supervise(self, stop: Stop) -> None:
-        self._handle([StopRequested() if stop.take() else Submitted(newest(self._task.directory))])
+    def _supervise(self) -> None:
+        self._handle([StopRequested() if self._stop.take() else Submitted(newest(self._task.directory))])
         while not isinstance(self.state, Finished | Failed):
-            stops: list[Event] = [StopRequested()] if stop.take() else []
+            stops: list[Event] = [StopRequested()] if self._stop.take() else []
             messages = self._listen(0.0 if stops else POLL_S)
             self._handle([*stops, *messages, *self._overdue()])
 
@@ -136,11 +142,11 @@ class Controller:
     def _carry_out(self, effect: Effect) -> list[Event]:
         match effect:
             case Start():
-                return [self._start(effect)]
+                return self._start(effect)
             case Kill(gather_s):
                 last_words = self._listen(gather_s)
                 self._group.kill()
-                last_words += [e for e in self._listen(0.0) if not isinstance(e, RankExited)]  # exits are our own doing now
+                last_words += [e for e in self._listen(0.0) if not isinstance(e, RankExited | RankLost)]  # exits are our own doing now
                 return [*last_words, KillDone(newest(self._task.directory))]
             case Drain():
                 self._group.send({"type": "drain"})
@@ -149,19 +155,22 @@ class Controller:
                 self._group.close()
                 return []
 
-    def _start(self, start: Start) -> Event:
+    def _start(self, start: Start) -> list[Event]:
         launch, self._spawned = self._task.launch, False
         config = {**launch.config, "resume": start.checkpoint.path, "attempt": start.attempt}
         try:
-            self._group.start(replace(launch, config=config))
+            lease = grant(lease_path(self._task.directory), self._stop.asked)
+            self._group.start(replace(launch, config=config, lease=lease), self._stop.asked)
+        except GaveUp:
+            return []  # the stop itself is an event to come
         except PlacementError as error:
-            return PlaceFailed(str(error))
+            return [PlaceFailed(str(error))]
         except RayplaneError as error:
-            return PlaceFailed(str(error), retry=True)
+            return [PlaceFailed(str(error), retry=True)]
         self._spawned = True
         self._attempt = Attempt(launch.layout.size, time.monotonic())
         self._tally.new_attempt()
-        return Placed()
+        return [Placed()]
 
     def _listen(self, timeout_s: float) -> list[Event]:
         if not self._spawned:
@@ -216,6 +225,7 @@ class Controller:
             host=host,
             updated_unix_s=time.time(),
             model=task.model,
+            holdout_before=self._holdout_before,
         )
 
     def _result(self, wall_s: float) -> Result:

@@ -42,6 +42,7 @@ from rayplane.control.state import (
     Progress,
     RankExited,
     RankFailed,
+    RankLost,
     Release,
     Running,
     Saved,
@@ -84,9 +85,9 @@ def react(state: State, event: Event, limits: LimitsSection) -> Answer:
             return Finished(replace(progress, step=step), drained), (Release(),)
         case _, StopRequested():
             return _stop(state)
-        case ((Placing() | Starting() | Running() | Draining()), (RankFailed() | RankExited() | TimedOut())):
+        case ((Placing() | Starting() | Running() | Draining()), (RankFailed() | RankExited() | RankLost() | TimedOut())):
             return _fail(state, failure_of(event))
-        case Killing(), (RankFailed() | RankExited()):
+        case Killing(), (RankFailed() | RankExited() | RankLost()):
             return _gather(state, failure_of(event)), ()
         case Killing(), KillDone(checkpoint):
             return _killed(state, checkpoint, limits)

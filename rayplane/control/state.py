@@ -145,9 +145,10 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class StepDone:
-    """Every rank has finished a step."""
+    """Every rank has finished a step. The loss is for the event log: nothing is decided by it."""
 
     step: int
+    loss: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +187,14 @@ class RankExited:
 
 
 @dataclass(frozen=True, slots=True)
+class RankLost:
+    """A rank's stage actor or node is gone, and the rank with it."""
+
+    rank: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class TimedOut:
     """Some ranks were silent for longer than the limit. kind: start, step or drain."""
 
@@ -207,7 +216,7 @@ class KillDone:
     checkpoint: Checkpoint
 
 
-RankEvent = Started | StepDone | Saved | GangDone | RankFailed | RankExited
+RankEvent = Started | StepDone | Saved | GangDone | RankFailed | RankExited | RankLost
 Event = Submitted | Placed | PlaceFailed | RankEvent | TimedOut | StopRequested | KillDone
 
 

@@ -34,6 +34,8 @@ class Status:
     updated_unix_s: float
     model: dict[str, Any]
     """The numbers of the model, to refuse another one in this folder."""
+    holdout_before: float | None = None
+    """Held-out loss before the first step, kept over restarts and resumed runs."""
 
 
 def state_name(state: State) -> str:
@@ -80,7 +82,7 @@ def read_status(directory: Path) -> Status | None:
         return None
     try:
         values = json.loads(path.read_text())
-        return Status(**{f.name: values[f.name] for f in fields(Status)})
+        return Status(**{f.name: values[f.name] for f in fields(Status) if f.name in values})
     except (ValueError, KeyError, TypeError) as error:
         raise RayplaneError(f"{path} is not a job's state ({error!r}); remove it, or choose another folder") from error
 

@@ -18,9 +18,13 @@ class Stop:
         self._asked += 1
         return self._asked
 
+    def asked(self) -> bool:
+        """Whether there is a request that has not been taken."""
+        return self._taken != self._asked
+
     def take(self) -> bool:
         """Whether there was a request that had not been taken; takes it."""
-        if self._taken == self._asked:
+        if not self.asked():
             return False
         self._taken += 1
         return True

@@ -13,16 +13,19 @@ A rank is a child process `python -m ENTRY --fd N` that speaks JSON lines over a
                      {"type": "failed", "kind", "message", "traceback"}        then it exits with code 1
                      anything else: the entry's own messages, handed on untouched
     owner itself     {"type": "exit", "code", "signal", "log"}                 a rank's process ended; log: its last lines
+                     {"type": "lost", "reason"}                                its stage actor or node is gone, and the rank with it
 
-"code" is -N and "signal" N after signal N, else "signal" is 0; a rank that was lost with its actor or node has code -1 and the
-reason as "log". A "failed" can also come from the owner, about a rank that did not start in time or sent what is no message.
+"code" is -N and "signal" N after signal N, else "signal" is 0. A "failed" can also come from the owner, about a rank that did not
+start in time or sent what is no message.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
+from rayplane.runtime.lease import Lease
 from rayplane.spec.layout import Layout
 from rayplane.spec.plan import Placement
 from rayplane.spec.report import StepReport
@@ -33,7 +36,7 @@ REPORT_FIELDS = frozenset(f.name for f in fields(StepReport))
 
 @dataclass(frozen=True, slots=True)
 class RankMessage:
-    """A message of a rank, or of its owner about it (`type` "exit")."""
+    """A message of a rank, or of its owner about it (`type` "exit" or "lost")."""
 
     rank: int
     message: Message
@@ -53,13 +56,20 @@ class Launch:
     """cpu or cuda."""
     log_dir: str = ""
     """Folder for each rank's output, as an absolute path that every node has; empty drops the output."""
+    directory: str = ""
+    """Where relative paths of the config begin: ranks run there, or where their owner does on a node that has no such folder."""
+    lease: Lease | None = None
+    """What its ranks hold while they live."""
 
 
 class WorkerGroup(Protocol):
     """Owns the ranks of one job. One thread uses it; no call blocks longer than it says."""
 
-    def start(self, launch: Launch) -> None:
-        """Place and spawn every rank; returns once they are spawned. Raises PlacementError when the cluster cannot hold them."""
+    def start(self, launch: Launch, give_up: Callable[[], bool]) -> None:
+        """Place and spawn every rank; returns once they are spawned. Raises PlacementError when the cluster cannot hold them.
+
+        `give_up` is asked again and again where there is something to wait for; GaveUp follows when it says so.
+        """
 
     def poll(self, timeout_s: float) -> list[RankMessage]:
         """Messages that have come, waiting up to `timeout_s` for the first."""

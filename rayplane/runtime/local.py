@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from rayplane.runtime.gang import Gang
 from rayplane.runtime.group import Launch, Message, RankMessage
+from rayplane.runtime.patience import never
 from rayplane.runtime.process import rank_spec
 from rayplane.runtime.rendezvous import START_TIMEOUT_S, Lobby
 
@@ -33,8 +34,8 @@ class LocalGroup:
         """Process id by rank, of the last start."""
         return self._gang.pids if self._gang else {}
 
-    def start(self, launch: Launch) -> None:
-        """Spawn every rank of the layout."""
+    def start(self, launch: Launch, give_up: Callable[[], bool] = never) -> None:
+        """Spawn every rank of the layout; there is nothing to wait for."""
         self.kill()
         self._inbox = queue.SimpleQueue()
         self._gang = gang = Gang(self._deliver)

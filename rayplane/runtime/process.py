@@ -37,6 +37,10 @@ class RankSpec:
     job: str
     entry: str
     log_dir: str
+    directory: str
+    """Where to run."""
+    lease: str
+    """ATTEMPT:PATH, or nothing."""
     environment: Mapping[str, str]
     """Set on top of the owner's own."""
 
@@ -44,7 +48,9 @@ class RankSpec:
 def rank_spec(launch: Launch, rank: int, gpu: str) -> RankSpec:
     """A rank of a launch; on CUDA it sees the one GPU `gpu` only, on CPU it computes with one thread."""
     environment = {"CUDA_VISIBLE_DEVICES": gpu} if launch.device == "cuda" else {"OMP_NUM_THREADS": "1"}
-    return RankSpec(rank, launch.name, launch.entry, launch.log_dir, environment)
+    lease = f"{launch.lease.attempt}:{launch.lease.path}" if launch.lease else ""
+    directory = launch.directory if Path(launch.directory).is_dir() else ""
+    return RankSpec(rank, launch.name, launch.entry, launch.log_dir, directory, lease, environment)
 
 
 def exit_message(code: int, log: str) -> Message:
@@ -74,11 +80,13 @@ class RankProcess:
                         "-m",
                         "rayplane.runtime.child",
                         f"{spec.job}/{spec.rank}",
+                        spec.lease,
                         spec.entry,
                         "--fd",
                         str(theirs.fileno()),
                     ],
                     pass_fds=(theirs.fileno(),),
+                    cwd=spec.directory or None,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,

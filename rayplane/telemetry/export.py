@@ -28,7 +28,7 @@ CLOSE_TIMEOUT_S = 5.0
 
 
 class Exporter:
-    """The metrics of one run, served on a port until closed. One thread writes; scrapes may come at any time."""
+    """The metrics of one run, served on a port until closed. One thread observes ranks, one tells of the job; scrapes come any time."""
 
     def __init__(self, run: str, port: int):
         """`port` 0 takes a free one. Raises RayplaneError when the port cannot be had."""
@@ -71,7 +71,6 @@ class Exporter:
         values[catalog.LOSS][()] = report.loss
         values[catalog.GRAD_NORM][()] = report.grad_norm
         values[catalog.LEARNING_RATE][()] = report.lr
-        values[catalog.CHECKPOINTS][()] += bool(report.checkpoint)
 
     def set_state(self, name: str) -> None:
         """The job is in this state now."""
@@ -84,12 +83,22 @@ class Exporter:
         """What the planner expects of a step in the current layout."""
         self._values.of[catalog.STEP_PREDICTED][()] = step_s
 
+    def saved(self) -> None:
+        """A checkpoint is complete."""
+        self._values.of[catalog.CHECKPOINTS][()] += 1
+
     def restarted(self) -> None:
-        """All ranks were started anew after a failure, perhaps fewer of them than before."""
+        """All ranks are started anew after a failure."""
         self._values.of[catalog.RESTARTS][()] += 1
+        self.forget_ranks()
+
+    def forget_ranks(self) -> None:
+        """Drop what ranks said last: there may be fewer of them from now on, and elsewhere."""
         for _, who in self._ranks.values():
             self._forget(who)
         self._ranks.clear()
+        for metric in (catalog.STEP, catalog.LOSS, catalog.GRAD_NORM, catalog.LEARNING_RATE):
+            self._values.of[metric].pop((), None)
 
     def _forget(self, who: Labels) -> None:
         """Drop the gauges of a rank that is no longer at this place."""

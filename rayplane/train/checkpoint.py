@@ -36,6 +36,15 @@ State = Iterable[tuple[str, Part, Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
+class Progress:
+    """How far training is: steps done, samples taken, and which data they came from (its fingerprint)."""
+
+    step: int = 0
+    samples: int = 0
+    data: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Store:
     """A job's checkpoint directory, as one rank uses it."""
 
@@ -44,8 +53,9 @@ class Store:
     model: ModelSpec
     mesh: Mesh
 
-    def save(self, step: int, state: State, data: str) -> Path:
-        """Save after `step` steps; every rank calls it. Raises CheckpointError on all ranks when one could not write."""
+    def save(self, progress: Progress, state: State) -> Path:
+        """Save the state after some steps; every rank calls it. Raises CheckpointError on all ranks when one could not write."""
+        step = progress.step
         temporary = self.directory / f".{folder_name(step)}.tmp"
         try:
             boxes, problem = self._write(temporary, state), ""
@@ -54,7 +64,7 @@ class Store:
         answers = self._gather({"problem": problem, "boxes": {n: asdict(b) for n, b in boxes.items()}})
         if self.mesh.rank == 0:
             problem = "; ".join(a["problem"] for a in answers if a["problem"])
-            problem = problem or self._commit(temporary, step, answers, data)
+            problem = problem or self._commit(temporary, progress, answers)
             if problem:
                 shutil.rmtree(temporary, ignore_errors=True)
         problem = self._gather({"problem": problem})[0]["problem"]
@@ -62,17 +72,18 @@ class Store:
             raise CheckpointError(f"checkpoint of step {step} in {self.directory} failed: {problem}. {self._still_good()}")
         return self.directory / folder_name(step)
 
-    def load(self, folder: Path, state: State) -> Manifest:
-        """Fill this rank's pieces from a complete checkpoint, whatever layout wrote it."""
+    def load(self, folder: Path, state: State, data: str) -> Progress:
+        """Fill this rank's pieces from a complete checkpoint, whatever layout wrote it; `data` is the fingerprint of the job's data."""
         manifest = Manifest.read(folder)
         manifest.check_model(self.model, folder)
+        manifest.check_data(data, folder)
         reader = _Reader(folder)
         for name, part, piece in state:
             boxes = manifest.tensors.get(f"{name}/{part.tensor.name}", ())
             filled = sum(reader.copy(box, part, piece) for box in boxes)
             if filled != piece.numel():
                 raise CheckpointError(f"{folder}: {name}/{part.tensor.name} is incomplete: {filled} of {piece.numel()} elements")
-        return manifest
+        return Progress(manifest.step, manifest.samples, manifest.data)
 
     def clean(self) -> None:
         """Remove what an interrupted save left behind; rank 0 calls it before training starts."""
@@ -97,15 +108,15 @@ class Store:
             _fsync(folder / file)
         return boxes
 
-    def _commit(self, temporary: Path, step: int, answers: list[dict[str, Any]], data: str) -> str:
+    def _commit(self, temporary: Path, progress: Progress, answers: list[dict[str, Any]]) -> str:
         """Write the manifest, give the folder its name, drop the oldest; returns what went wrong, or nothing."""
         tensors: dict[str, list[Box]] = {}
         for answer in answers:
             for key, box in answer["boxes"].items():
                 tensors.setdefault(key.rpartition("@")[0], []).append(Box(**box))
         boxes = {name: tuple(found) for name, found in tensors.items()}
-        manifest = Manifest(step, model_numbers(self.model), boxes, data, str(self.mesh.layout))
-        final = self.directory / folder_name(step)
+        manifest = Manifest(progress.step, progress.samples, progress.data, model_numbers(self.model), boxes, str(self.mesh.layout))
+        final = self.directory / folder_name(progress.step)
         try:
             (temporary / NAME).write_text(manifest.dump())
             _fsync(temporary / NAME)

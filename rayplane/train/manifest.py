@@ -44,13 +44,16 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a checkpoint holds. `data` is the fingerprint of the training data, `layout` tells a reader what wrote it."""
+    """What a checkpoint holds. `layout` tells a reader what wrote it."""
 
     step: int
+    samples: int
+    """Training samples taken so far; the next step begins with sample number `samples` of the data's order."""
+    data: str
+    """Fingerprint of the training data and its order."""
     model: dict[str, Any]
     tensors: Mapping[str, tuple[Box, ...]]
-    data: str = ""
-    layout: str = ""
+    layout: str
 
     def dump(self) -> str:
         """As JSON."""
@@ -71,6 +74,14 @@ class Manifest:
             for name, boxes in raw.pop("tensors").items()
         }
         return cls(tensors=tensors, **raw)
+
+    def check_data(self, fingerprint: str, folder: Path) -> None:
+        """CheckpointError when training would go on with other data: samples would be repeated or skipped."""
+        if self.data != fingerprint:
+            raise CheckpointError(
+                f"{folder} was trained on other data, or on the same data in another order (train.data or the files have changed); "
+                "restore them, or start anew in another checkpoint.dir"
+            )
 
     def check_model(self, spec: ModelSpec, folder: Path) -> None:
         """CheckpointError when the checkpoint is of another model; names what differs."""

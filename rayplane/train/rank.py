@@ -1,6 +1,6 @@
 """One rank of a training job: its part of the model, the data, the optimizer, and the step that joins them.
 
-step k:  samples [k * global_batch, (k + 1) * global_batch), this replica's share of them, in microbatches
+step:    the next global_batch samples of the data's order, this replica's share of them, in microbatches
          ─▶ Stage runs the Action list ─▶ one small all-reduce over all ranks (norm, loss, flags) ─▶ clip ─▶ AdamW
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import resource
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +26,7 @@ from rayplane.spec.layout import split
 from rayplane.spec.model import ModelSpec
 from rayplane.spec.report import StepReport
 from rayplane.spec.schedule import build, build_forward
+from rayplane.train.checkpoint import Progress, Store
 from rayplane.train.data import Dataset
 from rayplane.train.gradients import Gradients
 from rayplane.train.init import initialise
@@ -47,10 +48,11 @@ class Outcome:
 
 
 class TrainRank:
-    """Builds this rank's chunks with fresh weights; `load` or `read_weights` may replace them."""
+    """Builds this rank's chunks with fresh weights; `resume` or `read_weights` may replace them."""
 
     def __init__(self, spec: ModelSpec, train: TrainSection, mesh: Mesh, dataset: Dataset):
         self.spec, self.mesh = spec, mesh
+        self.progress = Progress(data=dataset.fingerprint)
         self._train, self._dataset = train, dataset
         layout, stage = mesh.layout, mesh.coord.pp
         # Putting weight gradients off pays where there is communication to hide them behind.
@@ -77,11 +79,20 @@ class TrainRank:
                 piece.copy_(source.read(part.tensor.name, part.chunk))
         self.optimizer.loaded(0)
 
-    def step(self, index: int, drain: bool) -> tuple[StepReport, bool]:
-        """Train on the samples of step `index`; returns the report and whether any rank was asked to drain."""
+    def save(self, checkpoints: Store) -> Path:
+        """Save what the steps so far have made; every rank calls it."""
+        return checkpoints.save(self.progress, self.optimizer.tensors())
+
+    def resume(self, checkpoints: Store, folder: Path) -> None:
+        """Go on from a checkpoint, whatever layout wrote it, with the sample after the last one that it saw."""
+        self.progress = checkpoints.load(folder, self.optimizer.tensors(), self._dataset.fingerprint)
+        self.optimizer.loaded(self.progress.step)
+
+    def step(self, drain: bool) -> tuple[StepReport, bool]:
+        """Train on the next global batch; returns the report and whether any rank was asked to drain."""
         clock = self.mesh.clock
         with clock.phase("data"):
-            batch = self._batch(index)
+            batch = self._batch()
         for gradients in self._gradients.values():
             gradients.zero()
         scale = 1.0 / (self._train.global_batch * self._train.data.seq_len)
@@ -89,10 +100,11 @@ class TrainRank:
 
         def update(losses: Sequence[Tensor]) -> None:
             nonlocal outcome
-            outcome = self._update(index, losses, drain)
+            outcome = self._update(losses, drain)
 
         self._stage.run(self._actions, batch, scale, update)
-        return self._report(index, outcome), outcome.drain
+        self.progress = replace(self.progress, step=self.progress.step + 1, samples=self.progress.samples + self._train.global_batch)
+        return self._report(outcome), outcome.drain
 
     def evaluate(self) -> float | None:
         """Mean loss per token of the held-out samples; None when nothing is held out. Every rank gets the same number."""
@@ -111,10 +123,10 @@ class TrainRank:
         total = self.mesh.world.all_reduce(self._sum_losses(losses))
         return float(total)
 
-    def _batch(self, index: int) -> list[Microbatch]:
-        """This replica's microbatches of a step."""
+    def _batch(self) -> list[Microbatch]:
+        """This replica's microbatches of the next step."""
         offset, _ = split(self._train.global_batch, self.mesh.layout.dp, self.mesh.coord.dp)
-        first = index * self._train.global_batch + offset
+        first = self.progress.samples + offset
         batch = []
         for size in self._sizes:
             rows = np.stack([self._dataset.sample(k) for k in range(first, first + size)])
@@ -126,16 +138,16 @@ class TrainRank:
         tokens = torch.from_numpy(rows).to(self.mesh.device)
         return Microbatch(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
 
-    def _update(self, index: int, losses: Sequence[Tensor], drain: bool) -> Outcome:
+    def _update(self, losses: Sequence[Tensor], drain: bool) -> Outcome:
         """Agree on norm and loss over all ranks, then step. Nothing is changed when a number is not finite."""
         with self.mesh.clock.phase("optimizer"):
             square = self.optimizer.square_norm()
         mine = torch.stack([square.to(self.mesh.device), self._sum_losses(losses), torch.tensor(float(drain), dtype=torch.float64)])
         square, loss, drains = self.mesh.world.all_reduce(mine).tolist()
         if not (math.isfinite(square) and math.isfinite(loss)):
-            self._raise_non_finite(index, losses)
+            self._raise_non_finite(losses)
         norm = math.sqrt(square)
-        rate = learning_rate(self._train.optimizer, index, self._train.steps)
+        rate = learning_rate(self._train.optimizer, self.progress.step, self._train.steps)
         with self.mesh.clock.phase("optimizer"):
             self.optimizer.step(rate, clip_scale(norm, self._train.optimizer.clip))
         return Outcome(loss, norm, rate, drains > 0)
@@ -146,7 +158,7 @@ class TrainRank:
             return torch.zeros((), dtype=torch.float64, device=self.mesh.device)
         return torch.stack(list(losses)).double().sum()
 
-    def _raise_non_finite(self, index: int, losses: Sequence[Tensor]) -> None:
+    def _raise_non_finite(self, losses: Sequence[Tensor]) -> None:
         """Find the first rank and microbatch with a loss that is not finite, else the first rank with such a gradient."""
         bad = next((m for m, loss in enumerate(losses) if not math.isfinite(loss.item())), -1)
         gradient = not math.isfinite(self.optimizer.square_norm().item())
@@ -154,16 +166,16 @@ class TrainRank:
         for rank, (microbatch, _) in enumerate(rows):
             if microbatch >= 0:
                 raise NonFiniteError(
-                    f"the loss is not finite at step {index + 1}, rank {rank}, microbatch {microbatch}; "
+                    f"the loss is not finite at step {self.progress.step + 1}, rank {rank}, microbatch {microbatch}; "
                     "lower optimizer.lr, set optimizer.clip, or look at the samples of that step"
                 )
         rank = next((r for r, (_, g) in enumerate(rows) if g), 0)
         raise NonFiniteError(
-            f"the gradient is not finite at step {index + 1} (first on rank {rank}) although the loss is; "
+            f"the gradient is not finite at step {self.progress.step + 1} (first on rank {rank}) although the loss is; "
             "lower optimizer.lr or set optimizer.clip"
         )
 
-    def _report(self, index: int, outcome: Outcome) -> StepReport:
+    def _report(self, outcome: Outcome) -> StepReport:
         phases = self.mesh.clock.take()
         sent, coord = self.mesh.ledger.bytes_by_axis(), self.mesh.coord
         self.mesh.ledger.reset()
@@ -171,7 +183,7 @@ class TrainRank:
             rank=self.mesh.rank,
             replica=coord.dp,
             stage=coord.pp,
-            step=index + 1,
+            step=self.progress.step,
             loss=outcome.loss,
             grad_norm=outcome.grad_norm,
             lr=outcome.lr,

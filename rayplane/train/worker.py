@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from rayplane.comm.clock import clock_for
 from rayplane.comm.mesh import Mesh, connect
-from rayplane.errors import RayplaneError
+from rayplane.errors import DataError, RayplaneError
 from rayplane.spec.job import JobSpec
 from rayplane.spec.layout import Layout
 from rayplane.spec.source import load_model, model_folder
@@ -67,49 +67,57 @@ def _train(channel: Channel, join: Message, store: dist.Store | None) -> None:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     mesh = connect(layout, join["rank"], store, device, timeout_s, clock_for(device))
-    rank, checkpoints, data = _build(job, mesh)
-    steps_done = 0
-    if config["resume"]:
-        manifest = checkpoints.load(Path(config["resume"]), rank.optimizer.tensors())
-        steps_done = manifest.step
-        rank.optimizer.loaded(steps_done)
-    before = rank.evaluate() if steps_done == 0 else None
-    mesh.clock.start()
-    channel.send({"type": "started", "step": steps_done, "holdout_loss": before, "params": rank.spec.num_params})
-    last = _steps(channel, rank, checkpoints, data, range(steps_done, job.train.steps), job.train.checkpoint.every)
-    drained = last < job.train.steps
+    rank = _build(job, mesh, Path(config["resume"]) if config["resume"] else None)
+    before = rank.evaluate() if rank.progress.step == 0 else None
+    channel.send({"type": "started", "step": rank.progress.step, "holdout_loss": before, "params": rank.spec.num_params})
+    drained = _steps(channel, rank, job)
     after = None if drained else rank.evaluate()
-    channel.send({"type": "done", "step": last, "drained": drained, "holdout_loss": after})
+    channel.send({"type": "done", "step": rank.progress.step, "drained": drained, "holdout_loss": after})
     mesh.close()
 
 
-def _build(job: JobSpec, mesh: Mesh) -> tuple[TrainRank, Store, str]:
-    """(rank with its initial weights, checkpoints, fingerprint of the data)."""
-    spec, section = load_model(job.model), job.train.checkpoint
-    directory = Path(section.dir)
-    dataset = open_dataset(job.train.data, Path(), directory / "data", spec.vocab)
+def _build(job: JobSpec, mesh: Mesh, resume: Path | None) -> TrainRank:
+    """A rank with its initial weights, those of a published model, or those of a checkpoint."""
+    spec = load_model(job.model)
+    dataset = open_dataset(job.train.data, Path(), Path(job.train.checkpoint.dir) / "data", spec.vocab)
     rank = TrainRank(spec, job.train, mesh, dataset)
-    if folder := model_folder(job.model):
-        rank.read_weights(folder)
-    checkpoints = Store(directory, section.keep, spec, mesh)
+    _check_same_data(dataset.fingerprint, mesh)
     if mesh.rank == 0:
-        checkpoints.clean()
-    return rank, checkpoints, dataset.fingerprint
+        _checkpoints(job, rank).clean()
+    if resume is not None:
+        rank.resume(_checkpoints(job, rank), resume)
+    elif folder := model_folder(job.model):
+        rank.read_weights(folder)
+    return rank
 
 
-def _steps(channel: Channel, rank: TrainRank, checkpoints: Store, data: str, steps: range, every: int) -> int:
-    """Run the steps, saving as the job asks and after the last; returns how many are done, fewer when the owner had the job drained."""
-    for index in steps:
-        report, drain = rank.step(index, channel.draining)
+def _checkpoints(job: JobSpec, rank: TrainRank) -> Store:
+    section = job.train.checkpoint
+    return Store(Path(section.dir), section.keep, rank.spec, rank.mesh)
+
+
+def _check_same_data(fingerprint: str, mesh: Mesh) -> None:
+    """Hosts with different files would train on different data without a sign of it."""
+    mine = torch.frombuffer(bytearray.fromhex(fingerprint), dtype=torch.uint8)[None].to(mesh.device)
+    rows = mesh.world.all_gather(mine)
+    if differing := [rank for rank, row in enumerate(rows) if not torch.equal(row, rows[0])]:
+        raise DataError(f"train.data: ranks {differing} see other data than rank 0; every host must have the same files")
+
+
+def _steps(channel: Channel, rank: TrainRank, job: JobSpec) -> bool:
+    """Train to the end, saving as the job asks and after the last step; returns whether the owner had the job drained before."""
+    checkpoints, total = _checkpoints(job, rank), job.train.steps
+    drain = False
+    rank.mesh.clock.start()
+    while rank.progress.step < total and not drain:
+        report, drain = rank.step(channel.draining)
         channel.send({"type": "step", **asdict(report)})
-        if drain or report.step % every == 0 or report.step == steps.stop:
-            path = checkpoints.save(report.step, rank.optimizer.tensors(), data)
+        if drain or report.step % job.train.checkpoint.every == 0 or report.step == total:
+            path = rank.save(checkpoints)
             if report.rank == 0:
                 channel.send({"type": "checkpoint", "step": report.step, "path": str(path)})
             rank.mesh.clock.start()
-        if drain:
-            return report.step
-    return steps.stop
+    return rank.progress.step < total
 
 
 if __name__ == "__main__":

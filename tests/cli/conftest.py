@@ -26,6 +26,22 @@ limits: {restarts: 1}
 """
 
 
+class Deaf:
+    """An exporter that nobody asks."""
+
+    def set_state(self, name):
+        pass
+
+    def set_predicted(self, step_s):
+        pass
+
+    def saved(self):
+        pass
+
+    def restarted(self):
+        pass
+
+
 @pytest.fixture
 def cli(tmp_path, monkeypatch):
     """Runs the command in an empty folder; the result has exit_code, stdout and stderr."""
@@ -58,7 +74,7 @@ def fleet(monkeypatch):
     def use(group):
         @contextmanager
         def opened(runtime, job):
-            yield Fleet(homogeneous({"here": 2}, "cpu", 2**32, {}), "cpu", group, (), lambda: ["here:1"])
+            yield Fleet(homogeneous({"here": 2}, "cpu", 2**32, {}), "cpu", group, Deaf(), lambda: ["here:1"])
 
         monkeypatch.setattr(run_module, "open_fleet", opened)
         return group

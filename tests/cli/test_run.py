@@ -48,7 +48,7 @@ def test_ranks_are_told_all_they_need(cli, job, fleet, tmp_path):
     launch = group.launches[0]
     assert (launch.entry, launch.device, launch.name) == ("rayplane.train.worker", "cpu", "small")
     assert launch.config["job"]["train"]["checkpoint"]["dir"] == str(tmp_path / RUN)
-    assert launch.config["job_dir"] == str(tmp_path)
+    assert launch.directory == str(tmp_path)
     assert launch.config["layout"]["boundaries"]
     assert (launch.config["resume"], launch.config["attempt"]) == ("", 1)
     json.dumps(launch.config)

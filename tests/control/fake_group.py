@@ -23,7 +23,7 @@ class FakeGroup:
         self.script: list = []
         self.killed = False
 
-    def start(self, launch):
+    def start(self, launch, give_up):
         self.calls.append("start")
         self.launches.append(launch)
         if self.refuse:

@@ -108,9 +108,11 @@ def test_column_then_row_parallel_has_one_all_reduce_each_way(size):
 def step_bytes(layout, spec, tmp_path):
     """Bytes by (axis, operation) that each rank sends in one training step."""
 
+    job = section(tmp_path)
+
     def run(mesh):
-        rank = make_rank(spec, section(tmp_path), mesh)
-        return rank.step(0, drain=False)[0].comm_bytes
+        rank = make_rank(spec, job, mesh)
+        return rank.step(drain=False)[0].comm_bytes
 
     return run_ranks(cut(spec, layout), run)
 

@@ -21,12 +21,11 @@ def run_part(layout, job, resume, steps):
 
     def body(mesh):
         rank = make_rank(SPEC, job, mesh)
-        checkpoints, first = store(mesh, SPEC, job), 0
+        checkpoints = store(mesh, SPEC, job)
         if resume:
-            first = checkpoints.load(resume, rank.optimizer.tensors()).step
-            rank.optimizer.loaded(first)
-        losses = [rank.step(i, drain=False)[0].loss for i in range(first, steps)]
-        checkpoints.save(steps, rank.optimizer.tensors(), "data")
+            rank.resume(checkpoints, resume)
+        losses = [rank.step(drain=False)[0].loss for _ in range(rank.progress.step, steps)]
+        rank.save(checkpoints)
         return losses
 
     return run_ranks(cut(SPEC, layout), body)[0]
@@ -42,8 +41,7 @@ def test_resume_under_other_layouts_equals_straight_through(tmp_path):
     assert losses == pytest.approx(straight.losses, rel=1e-6)
 
     def load(rank):
-        store(rank.mesh, SPEC, job).load(newest, rank.optimizer.tensors())
-        return 15
+        rank.resume(store(rank.mesh, SPEC, job), newest)
 
     assert_equal(train(SPEC, Layout(tp=3), job, before=load), _without_steps(straight))
 
@@ -88,6 +86,23 @@ def test_other_model_is_refused(tmp_path):
     folder = complete(tmp_path / "run")[-1]
     with pytest.raises(CheckpointError, match="layers 4 there, 5 here"):
         Manifest.read(folder).check_model(tiny(tied=True, layers=5), folder)
+
+
+def test_other_data_is_refused(tmp_path):
+    run_part(Layout(), section(tmp_path), None, 1)
+    folder = complete(tmp_path / "run")[-1]
+    job = section(tmp_path)
+    other = job.model_copy(update={"data": job.data.model_copy(update={"seed": 1})})
+    with pytest.raises(CheckpointError, match="trained on other data"):
+        run_part(Layout(), other, folder, 2)
+
+
+def test_another_global_batch_goes_on_with_the_next_sample(tmp_path):
+    """Neither repeated nor skipped: 2 steps of 8 samples and 1 of 4 see samples 0 to 19."""
+    run_part(Layout(micro_batch=8), section(tmp_path), None, 2)
+    smaller = section(tmp_path, global_batch=4)
+    run_part(Layout(dp=2, micro_batch=2), smaller, complete(tmp_path / "run")[-1], 3)
+    assert [Manifest.read(p).samples for p in complete(tmp_path / "run")] == [16, 20]
 
 
 def test_a_folder_without_manifest_is_no_checkpoint(tmp_path):

@@ -64,19 +64,19 @@ def cut(spec: ModelSpec, layout: Layout) -> Layout:
     return replace(layout, boundaries=layout.boundaries or even_boundaries(spec.layers, layout.num_chunks))
 
 
-def train(spec: ModelSpec, layout: Layout, train: TrainSection, before: Callable[[TrainRank], int] = lambda rank: 0) -> Run:
-    """Run the section's steps; `before` may load a checkpoint and says how many steps are done."""
+def train(spec: ModelSpec, layout: Layout, train: TrainSection, before: Callable[[TrainRank], None] = lambda rank: None, device: str = "cpu") -> Run:
+    """Run the section's steps; `before` may load a checkpoint. Tensors come back on the CPU."""
 
     def body(mesh: Mesh) -> tuple[Run, dict[str, list[tuple[tuple[slice, ...], torch.Tensor]]]]:
         rank = make_rank(spec, train, mesh)
         holdout = rank.evaluate()
-        first = before(rank)
-        reports = [rank.step(i, drain=False)[0] for i in range(first, train.steps)]
-        pieces = [(f"{name}/{part.tensor.name}", part.chunk.slices, piece.clone()) for name, part, piece in rank.optimizer.tensors()]
+        before(rank)
+        reports = [rank.step(drain=False)[0] for _ in range(rank.progress.step, train.steps)]
+        pieces = [(f"{name}/{part.tensor.name}", part.chunk.slices, piece.cpu().clone()) for name, part, piece in rank.optimizer.tensors()]
         return Run([r.loss for r in reports], [r.grad_norm for r in reports], holdout, {}), pieces
 
     shapes = {t.name: t.shape for t in spec.tensors()}
-    results = run_ranks(cut(spec, layout), body)
+    results = run_ranks(cut(spec, layout), body, device)
     tensors: dict[str, torch.Tensor] = {}
     for _, pieces in results:
         for name, slices, piece in pieces:

@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
-from rayplane.comm.clock import PhaseClock
+from rayplane.comm.clock import clock_for
 from rayplane.comm.mesh import Mesh, connect
 from rayplane.spec.layout import Layout
 
@@ -17,16 +17,19 @@ T = TypeVar("T")
 TIMEOUT_S = 30.0
 
 
-def run_ranks(layout: Layout, body: Callable[[Mesh], T]) -> list[T]:
+def run_ranks(layout: Layout, body: Callable[[Mesh], T], device: str = "cpu") -> list[T]:
     """Run `body` on every rank of a layout; returns the results in rank order, or raises the first failure.
 
-    A rank that fails leaves its groups, which frees the others.
+    A rank that fails leaves its groups, which frees the others. On "cuda" rank i has GPU i.
     """
     torch.set_num_threads(1)
     store = dist.HashStore()
 
     def rank(index: int) -> T:
-        mesh = connect(layout, index, store, torch.device("cpu"), TIMEOUT_S, PhaseClock())
+        place = torch.device(device, index) if device == "cuda" else torch.device(device)
+        if place.type == "cuda":
+            torch.cuda.set_device(place)
+        mesh = connect(layout, index, store, place, TIMEOUT_S, clock_for(place))
         try:
             return body(mesh)
         finally:

@@ -1,5 +1,6 @@
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -15,7 +16,8 @@ from ray.util.placement_group import placement_group, placement_group_table, rem
 from rayplane.errors import PlacementError
 from rayplane.runtime.group import Launch
 from rayplane.runtime.guardian import descendants
-from rayplane.runtime.ray import RayGroup, discover
+from rayplane.runtime.patience import GaveUp
+from rayplane.runtime.ray import Exporters, RayGroup, discover
 from rayplane.spec.layout import Layout
 from rayplane.spec.plan import Placement, Slot
 
@@ -43,26 +45,29 @@ cluster = Cluster()
 nodes = [cluster.add_node(num_cpus=1, num_gpus=2, labels={"rayplane.io/island": "rack-7"}) for _ in range(2)]
 connect(cluster.address)
 spec = discover("h200")
+named = {node.name.rpartition("/")[2]: node.name for node in spec.nodes}
+print("named by the beginning of their ids:", sorted(named) == sorted(node.node_id[:6] for node in nodes))
 print(len(spec.nodes), "nodes of", spec.num_devices, spec.nodes[0].kind, "in island", *spec.islands)
 start = two_stages()
-slots = [replace(slot, node=node.node_id) for slot, node in zip(start.placement.slots, nodes)]
+slots = [replace(slot, node=named[node.node_id[:6]]) for slot, node in zip(start.placement.slots, nodes)]
 group = RayGroup()
 group.start(replace(start, placement=Placement(tuple(slots)), device="cuda"))
 came = collect(group, lambda seen: len(ranks_of(seen, "started")) == 4)
 seen = {m.rank: m.message["gpu"] for m in came if m.message["type"] == "started"}
 print("each rank sees its GPU:", *(seen[rank] for rank in range(4)))
-if [s.site.node_id for s in group._stages] == [s.node for s in slots]:
+if [s.site.node_id for s in group._stages] == [n.node_id for n in nodes]:
     print("each stage on its own node")
 cluster.remove_node(nodes[1], allow_graceful=False)
-came = collect(group, lambda seen: len(ranks_of(seen, "exit")) == 2, 30)
-print("lost node ends ranks", sorted(ranks_of(came, "exit")))
+came = collect(group, lambda seen: len(ranks_of(seen, "lost")) == 2, 30)
+print("lost node ends ranks", sorted(ranks_of(came, "lost")))
+print(next(m.message["reason"] for m in came if m.message["type"] == "lost"))
 group.close()
 ray.shutdown()
 cluster.shutdown()
 """
 
 
-def two_stages(does: str = "step", node: str = "anywhere") -> Launch:
+def two_stages(does: str = "step", node: str = "") -> Launch:
     slots = tuple(Slot(0, stage, 0, (2 * stage, 2 * stage + 1), node, node) for stage in range(2))
     return Launch("dummy", Layout(pp=2, tp=2), Placement(slots), "dummy_rank", {"does": does})
 
@@ -98,10 +103,11 @@ def test_killed_actor_is_the_end_of_its_ranks_only_and_places_are_kept(group: Ra
     places = set(placement_group_table())
     killed_s = time.monotonic()
     os.kill(group.actor_pids[1], signal.SIGKILL)
-    came = collect(group, lambda seen: len(ranks_of(seen, "exit")) == 2)
+    came = collect(group, lambda seen: len(ranks_of(seen, "lost")) == 2)
     assert time.monotonic() - killed_s < 3.0
-    assert ranks_of(came, "exit") == {2, 3}
-    assert all("stage actor" in m.message["log"] and m.message["code"] == -1 for m in came if m.message["type"] == "exit")
+    assert ranks_of(came, "lost") == {2, 3}
+    reasons = {m.message["reason"] for m in came if m.message["type"] == "lost"}
+    assert len(reasons) == 1 and "is lost: The actor is dead because its worker process has died" in reasons.pop()
     assert eventually(lambda: not runs(pids[2]) and not runs(pids[3]), 1.0)
     group.start(two_stages())
     assert not set(pids.values()) & set(all_started(group).values())
@@ -126,16 +132,16 @@ def test_layout_larger_than_the_cluster_is_refused_with_the_difference(group: Ra
 
 
 def test_node_that_left_is_refused(group: RayGroup) -> None:
-    with pytest.raises(PlacementError, match="node abababababab is not in the cluster any more"):
-        group.start(two_stages(node="ab" * 28))
+    with pytest.raises(PlacementError, match="needs node gone, which is not in the cluster any more"):
+        group.start(two_stages(node="gone"))
 
 
 def test_busy_cluster_is_waited_for(group: RayGroup, caplog: pytest.LogCaptureFixture) -> None:
-    other = placement_group([{"CPU": 3}])
+    other = placement_group([{"CPU": 3}], name="other")
     assert other.wait(10)
-    with pytest.raises(PlacementError, match=r"needs 4 CPU, 1 of 4 are free; gave up after 0.2 s"):
+    with pytest.raises(PlacementError, match=r"needs 4 CPU, 1 of 4 are free \(held by other: 3\); gave up after 0.2 s"):
         RayGroup(wait_s=0.2).start(two_stages())
-    free = threading.Timer(1.5, remove_placement_group, (other,))
+    free = threading.Timer(3.0, remove_placement_group, (other,))
     free.start()
     group.start(two_stages())
     free.join()
@@ -143,19 +149,30 @@ def test_busy_cluster_is_waited_for(group: RayGroup, caplog: pytest.LogCaptureFi
     assert "waiting up to 20 s for other jobs to end" in caplog.text
 
 
+def test_wait_for_a_busy_cluster_ends_when_told_to(group: RayGroup) -> None:
+    other = placement_group([{"CPU": 3}])
+    assert other.wait(10)
+    asked_s = time.monotonic() + 0.3
+    with pytest.raises(GaveUp):
+        group.start(two_stages(), lambda: time.monotonic() > asked_s)
+    assert time.monotonic() - asked_s < 1.0
+    remove_placement_group(other)
+
+
 def test_discovered_cluster_has_this_node_and_places_can_be_pinned_to_it(group: RayGroup) -> None:
     (node,) = discover().nodes
-    assert (node.devices, node.kind, node.name) == (4, "cpu", ray.nodes()[0]["NodeID"])
+    assert (node.devices, node.kind, node.name) == (4, "cpu", socket.gethostname())
     group.start(two_stages(node=node.name))
     assert len(all_started(group)) == 4
 
 
 def test_metrics_of_a_node_are_served(cluster: None) -> None:
-    group = RayGroup(metrics_port=0)
+    exporters = Exporters("dummy", 0)
+    group = RayGroup(exporters)
     try:
         group.start(two_stages())
         collect(group, lambda seen: len(ranks_of(seen, "step")) == 4)
-        (target,) = group.metrics_targets
+        (target,) = exporters.targets
 
         def served() -> bool:
             with urllib.request.urlopen(f"http://{target}/metrics", timeout=5) as page:
@@ -165,13 +182,15 @@ def test_metrics_of_a_node_are_served(cluster: None) -> None:
         assert eventually(served, 5.0)
     finally:
         group.close()
-    assert group.metrics_targets == []
+        exporters.close()
+    assert exporters.targets == []
 
 
 def test_stages_are_pinned_to_nodes_ranks_to_gpus_and_a_lost_node_ends_its_ranks() -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([PYTHONPATH, str(Path(__file__).parent)])}
     result = subprocess.run([sys.executable, "-c", TWO_NODES], capture_output=True, text=True, env=environment, timeout=90)
     said = [
+        "named by the beginning of their ids: True",
         "2 nodes of 4 h200 in island rack-7",
         "each rank sees its GPU: 0 1 0 1",
         "each stage on its own node",

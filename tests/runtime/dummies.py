@@ -37,7 +37,7 @@ def runs(pid: int) -> bool:
 
 
 def launch(does: str = "step", ranks: int = 4, log_dir: str = "", **config: object) -> Launch:
-    placement = Placement((Slot(0, 0, 0, tuple(range(ranks)), "node", "node"),))
+    placement = Placement((Slot(0, 0, 0, tuple(range(ranks)), "", ""),))
     return Launch("dummy", Layout(tp=ranks), placement, "dummy_rank", {"does": does, **config}, log_dir=log_dir)
 
 

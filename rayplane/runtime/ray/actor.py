@@ -1,4 +1,4 @@
-"""The two actors of a job on each node: neither imports torch, neither is restarted, both end with their driver.
+"""The actor that owns the ranks of a stage on one node: it imports no torch, is never restarted and ends with its driver.
 
 RayGroup ──next_messages(seen)──▶ StageActor ── Gang ── ranks of one Slot
                                       └──"step" messages, fire and forget──▶ NodeExporter ──▶ /metrics
@@ -23,7 +23,6 @@ from rayplane.runtime.group import Launch, Message, RankMessage, step_report
 from rayplane.runtime.process import rank_spec
 from rayplane.runtime.rendezvous import Orders
 from rayplane.spec.plan import Slot
-from rayplane.telemetry.export import Exporter
 
 CONCURRENCY = 8
 """Calls an actor serves at once: one waits for messages, the others must get past it."""
@@ -88,25 +87,10 @@ class StageActor:
 
     def _deliver(self, item: RankMessage) -> None:
         if self._exporter and item.message["type"] == "step":
-            self._exporter.observe.remote(item.message)
+            self._exporter.observe.remote(step_report(item.message))
         with self._arrived:
             self._unseen.append(item)
             self._arrived.notify_all()
-
-
-class NodeExporter:
-    """Serves the metrics of a node's ranks to Prometheus."""
-
-    def __init__(self, run: str, port: int):
-        self._exporter = Exporter(run, port)
-
-    def port(self) -> int:
-        """The port it listens on."""
-        return self._exporter.port
-
-    def observe(self, message: Message) -> None:
-        """Take in a rank's "step" message."""
-        self._exporter.observe(step_report(message))
 
 
 def stage_actor(slot: Slot, resource: str, places: PlacementGroup, bundle: int) -> Any:
@@ -117,13 +101,6 @@ def stage_actor(slot: Slot, resource: str, places: PlacementGroup, bundle: int) 
     return actor.options(
         scheduling_strategy=there, max_restarts=0, max_task_retries=0, max_concurrency=CONCURRENCY, **{"num_cpus": 0, **amount}
     ).remote(slot)
-
-
-def node_exporter(node_id: str, run: str, port: int) -> Any:
-    """A NodeExporter on a node, beside its StageActors."""
-    there = NodeAffinitySchedulingStrategy(node_id, soft=False)
-    actor: Any = ray.remote(NodeExporter)
-    return actor.options(scheduling_strategy=there, num_cpus=0, max_restarts=0).remote(run, port)
 
 
 def end_process(site: Site) -> Any:

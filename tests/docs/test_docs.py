@@ -1,0 +1,34 @@
+"""The documents keep their form, and the tests that they call as witnesses exist."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+MAX_LINES = 12
+
+
+def records() -> list[str]:
+    return re.split(r"^## ", (DOCS / "decisions.md").read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+
+
+@pytest.mark.parametrize("record", records(), ids=lambda r: r.partition("\n")[0])
+def test_a_decision_has_context_choice_and_price_in_twelve_lines(record):
+    assert re.findall(r"^(\w+): ", record, flags=re.MULTILINE) == ["Context", "Choice", "Price"]
+    assert len(record.strip().splitlines()) <= MAX_LINES
+
+
+def test_witnesses_of_the_answers_exist():
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (DOCS / "parallelism.md").read_text(encoding="utf-8"))
+    assert named
+    assert not [f"{file}::{test}" for file, test in named if f"def {test}(" not in (ROOT / file).read_text(encoding="utf-8")]
+
+
+@pytest.mark.parametrize("document", sorted(DOCS.glob("*.md")), ids=lambda p: p.name)
+def test_files_that_are_named_exist(document):
+    text = document.read_text(encoding="utf-8")
+    named = re.findall(r"`((?:rayplane|jobs|tests|benchmarks|docs)/[\w./-]+?)(?:::\w+)?`", text)
+    named += [f"rayplane/{path}" for path in re.findall(r"`((?:comm|control|model|runtime|spec|train)/[\w./-]*)`", text)]
+    assert not [path for path in named if not (ROOT / path).exists()]

@@ -1,0 +1,121 @@
+"""`rayplane run` on a Ray cluster with the real worker: the losses of one process, whatever is killed on the way."""
+
+import json
+import os
+import signal
+import urllib.request
+
+import pytest
+import ray
+from dummies import runs
+from training_job import Run, ends, parent
+
+from rayplane.runtime.guardian import descendants
+
+
+@pytest.fixture(scope="module")
+def on_cluster(cluster):
+    """The environment of a driver that joins the tests' cluster."""
+    return {"RAY_ADDRESS": ray.get_runtime_context().gcs_address}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """Losses by step on one rank, without Ray."""
+    with Run(tmp_path_factory.mktemp("serial"), "--runtime", "local", layout="{micro_batch: 2}") as run:
+        assert run.end() == 0, run.said()
+        return {step: loss for step, (loss,) in run.losses().items()}
+
+
+def same(run, losses):
+    """Whether every step was done, and had the loss of the undisturbed run each time."""
+    done = run.losses()
+    assert sorted(done) == sorted(losses)
+    return all(loss == pytest.approx(losses[step], rel=1e-5) for step, all_of in done.items() for loss in all_of)
+
+
+def metrics(run):
+    """The lines that Prometheus gets from all of a run's exporters."""
+    lines = []
+    for target in json.loads((run.folder / "runs/job/metrics-targets.json").read_text())[0]["targets"]:
+        with urllib.request.urlopen(f"http://{target}/metrics", timeout=5) as page:
+            lines += [line.replace(f'{{run="{run.name}",', "{").replace(f'{{run="{run.name}"}}', "") for line in page.read().decode().splitlines()]
+    return lines
+
+
+@pytest.mark.parametrize("layout", ["{pp: 2, micro_batch: 2}", "{dp: 2, tp: 2, micro_batch: 2}"])
+def test_losses_equal_those_of_one_process(tmp_path, on_cluster, undisturbed, layout):
+    with Run(tmp_path, environment=on_cluster, layout=layout) as run:
+        assert run.end() == 0, run.said()
+    final = run.result()
+    assert same(run, undisturbed)
+    assert (final["state"], final["steps"], final["restarts"]) == ("finished", 60, 0)
+    assert final["final_loss"] == pytest.approx(undisturbed[60], rel=1e-5)
+
+
+def test_killed_rank_and_killed_actor_cost_a_restart_each(tmp_path, on_cluster, undisturbed):
+    with Run(tmp_path, environment=on_cluster) as run:
+        run.until("StepDone", 7)
+        first = run.ranks()
+        os.kill(first[1], signal.SIGKILL)
+        run.until("Started", 2)
+        run.until("StepDone", len([e for e in run.events() if e["event"] == "StepDone"]) + 3)
+        second = run.ranks()
+        assert ends(list(first.values()), 0)
+        actor = parent(second[0])
+        os.kill(actor, signal.SIGKILL)
+        run.until("Started", 3)
+        assert ends([actor, *second.values()], 0)
+        restarts = [line for line in metrics(run) if line.startswith("rayplane_restarts_total")]
+        assert run.end() == 0, run.said()
+    assert same(run, undisturbed)
+    assert run.result()["restarts"] == 2
+    assert "rank 1 was killed by SIGKILL" in run.said()
+    assert "rank 0: its stage actor on " in run.said() and "is lost: The actor is dead because" in run.said()
+    assert restarts == ["rayplane_restarts_total 2.0"]
+    assert run.said().count("restarting from step") == 2 and "restarting from step 0" not in run.said()
+
+
+def test_sigterm_saves_and_gives_the_places_back(tmp_path, on_cluster):
+    with Run(tmp_path, environment=on_cluster, every=1000, steps=10000) as run:
+        run.until("StepDone", 5)
+        ranks = list(run.ranks().values())
+        lines = metrics(run)
+        run.driver.send_signal(signal.SIGTERM)
+        assert run.end(30) == 0, run.said()
+        assert ends(ranks, 0) and len(ranks) == 2
+    final = run.result()
+    assert (final["state"], final["checkpoint"]) == ("drained", f"{tmp_path}/runs/job/step-{final['steps']:08d}")
+    assert {'rayplane_job_state{state="running"} 1.0', 'rayplane_job_state{state="starting"} 0.0'} <= set(lines)
+    assert len([line for line in lines if line.startswith("rayplane_step_predicted_seconds ")]) == 1
+    for rank in range(2):
+        assert any(line.startswith(f'rayplane_step_measured_seconds{{replica="0",stage="{rank}",rank="{rank}"}}') for line in lines)
+    assert not [p for p in ray.util.placement_group_table().values() if p["state"] != "REMOVED"]
+
+
+def test_sigterm_ends_a_wait_for_a_busy_cluster(tmp_path, on_cluster):
+    other = ray.util.placement_group([{"CPU": 3}], name="other")
+    assert other.wait(10)
+    try:
+        with Run(tmp_path, environment=on_cluster) as run:
+            run.until("Submitted")
+            run.driver.send_signal(signal.SIGTERM)
+            assert run.end(5) == 0, run.said()
+        assert run.result()["state"] == "drained"
+        assert [e["event"] for e in run.events()] == ["Submitted", "StopRequested", "KillDone"]
+    finally:
+        ray.util.remove_placement_group(other)
+
+
+def test_killed_driver_of_an_embedded_ray_leaves_nothing_and_another_run_goes_on(tmp_path, undisturbed):
+    with Run(tmp_path) as run:
+        run.until("StepDone", 12)
+        family = descendants(run.driver.pid)
+        assert set(run.ranks().values()) <= family and len(family) > 4
+        run.driver.kill()
+        again = Run(tmp_path, "--runtime", "local")
+        assert ends(list(family), 2.0), [pid for pid in family if runs(pid)]
+    with again as run:
+        assert run.end() == 0, run.said()
+    assert "steps are done" in run.said()
+    assert same(run, undisturbed)

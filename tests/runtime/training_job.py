@@ -1,0 +1,113 @@
+"""A training job that takes seconds, run by the command as a user would: real driver, real ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from dummies import eventually, runs
+
+JOB = """\
+name: {name}
+model: {{layers: 2, hidden: 32, heads: 4, kv_heads: 2, mlp: 64, vocab: 61, max_seq: 64, tied: true, init_std: 0.1}}
+train:
+  data: {{path: [tokens.npy], seq_len: 16, holdout: 0.1, holdout_samples: 8}}
+  steps: {steps}
+  global_batch: 8
+  optimizer: {{lr: {lr}, warmup_steps: 5, clip: 1.0, eps: 1.0e-5}}
+  checkpoint: {{dir: runs/job, every: {every}, keep: 2}}
+layout: {layout}
+limits: {{restarts: 2, step_timeout_s: 60}}
+"""
+DEFAULTS = {"steps": 60, "every": 5, "lr": 3e-3, "layout": "{pp: 2, micro_batch: 2}"}
+START_TIMEOUT_S = 90.0
+
+
+class Run:
+    """One `rayplane run` of the job in a folder. Ends with the `with` block."""
+
+    def __init__(self, folder: Path, *options: str, environment: dict[str, str] | None = None, **values: object):
+        self.folder = folder
+        self.name = f"job-{folder.name}"
+        (folder / "job.yaml").write_text(JOB.format(name=self.name, **{**DEFAULTS, **values}))
+        if not (folder / "tokens.npy").exists():
+            np.save(folder / "tokens.npy", np.random.default_rng(0).integers(0, 61, 4000).astype(np.uint16))
+        self._known = len(self.events())
+        command = [sys.executable, "-m", "rayplane", "run", "job.yaml", "--json", *options]
+        with (folder / "out").open("w") as out, (folder / "err").open("w") as err:
+            self.driver = subprocess.Popen(command, cwd=folder, stdout=out, stderr=err, env={**os.environ, **(environment or {})})
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.driver.kill()
+        self.driver.wait(30)
+
+    def events(self) -> list[dict[str, Any]]:
+        """Whole lines of the job's event log."""
+        path = self.folder / "runs/job/events.jsonl"
+        text = path.read_text() if path.exists() else ""
+        return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+    def until(self, event: str, number: int = 1) -> None:
+        """Wait until this run has had so many events of a kind."""
+
+        def had() -> bool:
+            assert self.driver.poll() is None, f"ended too early: {self.said()}"
+            return sum(e["event"] == event for e in self.events()[self._known :]) >= number
+
+        assert eventually(had, START_TIMEOUT_S), f"no {event}: {self.said()}"
+
+    def ranks(self) -> dict[int, int]:
+        """Process id of each rank that lives."""
+        found = {}
+        for process in Path("/proc").iterdir():
+            if process.name.isdigit() and runs(int(process.name)):
+                try:
+                    words = (process / "cmdline").read_text().split("\0")
+                except OSError:
+                    continue
+                if "rayplane.runtime.child" in words and words[3].startswith(f"{self.name}/"):
+                    found[int(words[3].rpartition("/")[2])] = int(process.name)
+        return found
+
+    def end(self, timeout_s: float = 90.0) -> int:
+        """Wait for the command; its exit code."""
+        return self.driver.wait(timeout_s)
+
+    def result(self) -> dict[str, Any]:
+        """The last line of standard output, which has no other."""
+        (line,) = (self.folder / "out").read_text().splitlines()
+        final: dict[str, Any] = json.loads(line)
+        return final
+
+    def said(self) -> str:
+        """What the command said to people."""
+        return (self.folder / "err").read_text()
+
+    def losses(self) -> dict[int, set[float]]:
+        """Every loss that each step ever had in this folder."""
+        out = defaultdict(set)
+        for event in self.events():
+            if event["event"] == "StepDone":
+                out[event["step"]].add(event["loss"])
+        return dict(out)
+
+
+def parent(pid: int) -> int:
+    """The parent of a process."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def ends(pids: list[int], timeout_s: float) -> bool:
+    """Whether all these processes end in time."""
+    return eventually(lambda: not any(map(runs, pids)), timeout_s)
+
+
