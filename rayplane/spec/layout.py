@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, groupby
 from typing import Literal
 
 Axis = Literal["dp", "pp", "cp", "tp"]
@@ -126,8 +126,14 @@ class Layout:
         marks += ["sp"] if self.sp else []
         marks += [f"zero{self.zero}"] if self.zero else []
         marks += [f"recompute {self.recompute}"] if self.recompute != "none" else []
-        cut = ["+".join(map(str, self.boundaries))] if self.pp > 1 and self.boundaries else []
+        cut = [_abridged(self.boundaries)] if self.pp > 1 and self.boundaries else []
         return " ".join([degrees, *marks, f"mb{self.micro_batch}", *cut])
+
+
+def _abridged(boundaries: tuple[int, ...]) -> str:
+    """Layers per chunk in words: `8+9+9+6`, and from three equal ones on `13x2+3+3+0`."""
+    runs = [(layers, len(list(same))) for layers, same in groupby(boundaries)]
+    return "+".join(f"{n}x{layers}" if n > 2 else "+".join([str(layers)] * n) for layers, n in runs)
 
 
 def even_boundaries(num_layers: int, num_chunks: int) -> tuple[int, ...]:

@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
+import urllib.request
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from dummies import eventually, runs
+from prometheus_client.parser import text_string_to_metric_families
 
 JOB = """\
 name: {name}
@@ -100,6 +102,19 @@ class Run:
                 out[event["step"]].add(event["loss"])
         return dict(out)
 
+    def metrics(self) -> dict[str, list[float]]:
+        """What Prometheus gets from all exporters of the run: values by `name label=value …`, without the run's name."""
+        [entry] = json.loads((self.folder / "runs/job/metrics-targets.json").read_text())
+        found = defaultdict(list)
+        for target in entry["targets"]:
+            with urllib.request.urlopen(f"http://{target}/metrics", timeout=5) as page:
+                text = page.read().decode()
+            for sample in (s for family in text_string_to_metric_families(text) for s in family.samples):
+                labels = [f"{label}={value}" for label, value in sorted(sample.labels.items()) if label != "run"]
+                assert sample.labels["run"] == self.name
+                found[" ".join([sample.name, *labels])].append(sample.value)
+        return dict(found)
+
 
 def parent(pid: int) -> int:
     """The parent of a process."""
@@ -109,5 +124,3 @@ def parent(pid: int) -> int:
 def ends(pids: list[int], timeout_s: float) -> bool:
     """Whether all these processes end in time."""
     return eventually(lambda: not any(map(runs, pids)), timeout_s)
-
-
