@@ -3,7 +3,7 @@
 tp  ranks that cut each layer            pp  stages of one replica (pp_back: the same for gradients,
 cp  ranks that cut the sequence              so that the two directions cannot block each other on NCCL)
 dp  replicas of one stage
-tied   first and last stage, which both hold a tied embedding (one pair per replica and tp rank)
+tied   the stages of first and last chunk, which both hold a tied embedding (one pair per replica and tp rank)
 world  all ranks
 """
 
@@ -76,8 +76,8 @@ def connect(layout: Layout, rank: int, store: dist.Store, device: torch.device, 
     mesh = Mesh(layout, rank, device, clock, Ledger())
     groups: dict[str, tuple[int, ...]] = {axis: layout.peers(rank, axis) for axis in AXES}
     stages = groups["pp_back"] = groups["pp"]
-    ends = (stages[0], stages[-1])
-    groups["tied"] = ends if rank in ends and len(stages) > 1 else (rank,)
+    ends = tuple(stages[layout.stage_of_chunk(c)] for c in (0, layout.num_chunks - 1))
+    groups["tied"] = ends if rank in ends and ends[0] != ends[1] else (rank,)
     groups["world"] = tuple(range(layout.size))
     transport = NcclTransport if device.type == "cuda" else GlooTransport
     for axis, ranks in groups.items():

@@ -57,29 +57,49 @@ def weight(tensors: Sequence[TensorSpec], boxes: Sequence[Chunk], dtype: torch.d
     return out
 
 
+Work = list[tuple[Weight, Add]]
+
+
 class GradWork:
-    """Weight-gradient work of one rank. With `defer` it waits in a queue until `run`; else it is done as it comes."""
+    """Weight-gradient work of one rank. With `defer` it waits in a queue until `run`; else it is done as it comes.
+
+    Between `hold` and `release` all of it is kept, for a schedule that runs it later as an Action of its own.
+    """
 
     def __init__(self, defer: bool):
         self._defer = defer
-        self._queue: list[tuple[Weight, Add]] = []
+        self._held = False
+        self._queue: Work = []
         self.on_added: Callable[[Weight], None] | None = None
         """Told of each contribution to a weight's gradient once it is in the buffer."""
 
     def push(self, weight: Weight, add: Add) -> None:
         """Have `add` add to the weight's gradient, now or at the next `run`."""
-        if self._defer:
+        if self._defer or self._held:
             self._queue.append((weight, add))
         else:
-            self._do(weight, add)
+            self.do([(weight, add)])
 
     def run(self) -> None:
-        """Do what was put off."""
-        queue, self._queue = self._queue, []
-        for weight, add in queue:
-            self._do(weight, add)
+        """Do what was put off, unless it is held."""
+        if not self._held:
+            queue, self._queue = self._queue, []
+            self.do(queue)
 
-    def _do(self, weight: Weight, add: Add) -> None:
-        add(weight.main_grad)
-        if self.on_added:
-            self.on_added(weight)
+    def hold(self) -> None:
+        """From now on keep all work."""
+        self._held = True
+
+    def release(self) -> Work:
+        """Stop holding; returns what was kept, for `do`."""
+        self._held = False
+        queue, self._queue = self._queue, []
+        return queue
+
+    @torch.no_grad()
+    def do(self, work: Work) -> None:
+        """Do work that was held."""
+        for weight, add in work:
+            add(weight.main_grad)
+            if self.on_added:
+                self.on_added(weight)

@@ -44,14 +44,15 @@ class Block(nn.Module):
 class ModelChunk(nn.Module):
     """Layers `layers` of the model; the first chunk embeds, the last one has the final norm and the head."""
 
-    def __init__(self, place: Place, spec: ModelSpec, layers: range, first: bool, last: bool):
+    def __init__(self, place: Place, spec: ModelSpec, layers: range, first: bool, last: bool, tied: Weight | None = None):
+        """`tied` is the embedding of the first chunk where that is on this rank too."""
         super().__init__()
         tensors = {t.name: t for t in spec.tensors()}
         self.embed = Embedding(place, tensors["embed"]) if first else None
         self.blocks = nn.ModuleList(Block(place, spec, _of_layer(tensors, i)) for i in layers)
         self.norm = RmsNorm(place, tensors["norm"], spec.norm_eps) if last else None
-        shared = self.embed.weight if self.embed is not None and spec.tied else None
-        self.head = Head(place, tensors["embed" if spec.tied else "head"], shared) if last else None
+        shared = self.embed.weight if self.embed is not None else tied
+        self.head = Head(place, tensors["embed" if spec.tied else "head"], shared if spec.tied else None) if last else None
         self._spec = spec
         self._rope: tuple[Tensor, Tensor] | None = None
 

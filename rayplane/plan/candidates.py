@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from rayplane.plan.topology import Topology
+from rayplane.spec.builders import BUILDERS
 from rayplane.spec.layout import Layout, split
 from rayplane.spec.model import ModelSpec
 from rayplane.spec.plan import Rejected, Workload
-from rayplane.spec.schedule import BUILDERS
 
 MAX_MICRO_BATCH = 64
 """Beyond this a microbatch fills any device; larger ones only cost memory."""

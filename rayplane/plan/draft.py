@@ -15,7 +15,8 @@ from rayplane.plan.memory import StageMemory
 from rayplane.plan.recurrence import RECURRENCES, Pipe, lower_bound_s
 from rayplane.plan.timeline import Timeline, play
 from rayplane.spec.layout import Layout
-from rayplane.spec.schedule import Action, Op, build
+from rayplane.spec.passes import build
+from rayplane.spec.schedule import Action, Op
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,7 +137,8 @@ class LayoutSection(Section):
     tp: PositiveInt = 1
     sp: bool = False
     vpp: PositiveInt = 1
-    schedule: Literal["1f1b", "gpipe"] = "1f1b"
+    schedule: Literal["1f1b", "gpipe", "interleaved", "zb-h1", "zbv"] = "1f1b"
+    """`interleaved` takes vpp of 2 or more, `zbv` exactly 2, the others 1."""
     micro_batch: PositiveInt | None = None
     """Samples per microbatch; chosen by the planner when left out."""
     zero: Annotated[int, Field(ge=0, le=3)] = 0

@@ -30,6 +30,17 @@ def split(total: int, parts: int, index: int) -> tuple[int, int]:
     return index * base + min(index, extra), base + (index < extra)
 
 
+def stage_of_chunk(schedule: str, num_stages: int, chunk: int) -> int:
+    """The stage that holds a model chunk: round the stages, or down and up again (a V) under zbv.
+
+    >>> [stage_of_chunk("interleaved", 2, c) for c in range(4)], [stage_of_chunk("zbv", 2, c) for c in range(4)]
+    ([0, 1, 0, 1], [0, 1, 1, 0])
+    """
+    if schedule == "zbv":
+        return min(chunk, 2 * num_stages - 1 - chunk)
+    return chunk % num_stages
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Coord:
     """The position of one rank on the mesh axes."""
@@ -89,8 +100,8 @@ class Layout:
         return tuple(first + i * stride for i in range(degree))
 
     def stage_of_chunk(self, chunk: int) -> int:
-        """The stage that holds a model chunk: chunks go round the stages, as in interleaved 1F1B."""
-        return chunk % self.pp
+        """The stage that holds a model chunk."""
+        return stage_of_chunk(self.schedule, self.pp, chunk)
 
     def chunks_of_stage(self, stage: int) -> tuple[int, ...]:
         """Model chunks of a stage, in model order."""
@@ -148,8 +159,14 @@ def unsupported(layout: Layout) -> list[tuple[str, str]]:
         problems.append(("cp", "context parallelism is not available for training; use cp: 1"))
     if layout.sp:
         problems.append(("sp", "sequence parallelism is not available for training; use sp: false"))
-    if layout.vpp > 1:
-        problems.append(("vpp", "interleaved stages are not available for training; use vpp: 1"))
+    if layout.schedule == "zbv" and layout.vpp != 2:
+        problems.append(("vpp", f"{layout.vpp} does not fit schedule zbv, whose stages hold two chunks each; use vpp: 2"))
+    elif layout.schedule == "interleaved" and layout.vpp < 2:
+        problems.append(("vpp", "1 chunk per stage is not interleaved; use vpp: 2 or more, or schedule: 1f1b"))
+    elif layout.schedule not in ("zbv", "interleaved") and layout.vpp > 1:
+        problems.append(
+            ("vpp", f"{layout.vpp} chunks per stage do not fit schedule {layout.schedule}; use schedule: interleaved or zbv")
+        )
     if layout.zero:
         problems.append(("zero", "sharded optimizer state is not available for training; use zero: 0"))
     if layout.recompute != "none":

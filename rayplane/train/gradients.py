@@ -68,12 +68,18 @@ class Gradients:
                 self._waits[bucket] = self._dp.start_all_reduce(self._buckets[bucket])
 
     def finish(self) -> None:
-        """Wait for the buckets, then sum what is held in common. On return every gradient is whole on each rank that holds it."""
+        """Wait for the buckets, then sum over tp what its ranks hold in common."""
         if self._dp.size > 1:
             assert len(self._waits) == len(self._buckets), "a weight got no gradient in the last backward"
         for wait in self._waits.values():
             wait()
         _sum_shared(self._shared, self._tp)
+
+    def sum_tied(self) -> None:
+        """Sum a tied embedding's gradient over the two ends of the pipe; after this every gradient is whole wherever it is held.
+
+        Not part of `finish`: the ends come to that at different times, and one must not wait while the other needs its backwards.
+        """
         for w in self._tied_weights:
             self._tied.all_reduce(w.main_grad)
 

@@ -24,8 +24,8 @@ from rayplane.model.weights import open_weights
 from rayplane.spec.job import TrainSection
 from rayplane.spec.layout import split
 from rayplane.spec.model import ModelSpec
+from rayplane.spec.passes import build, build_forward
 from rayplane.spec.report import StepReport
-from rayplane.spec.schedule import build, build_forward
 from rayplane.train.checkpoint import Progress, Store
 from rayplane.train.data import Dataset
 from rayplane.train.gradients import Gradients
@@ -58,16 +58,12 @@ class TrainRank:
         # Putting weight gradients off pays where there is communication to hide them behind.
         work = GradWork(defer=mesh.tp.size > 1)
         place = Place(mesh.tp, work, DTYPES[train.precision])
-        last = layout.num_chunks - 1
-        self.chunks = {
-            c: ModelChunk(place, spec, layout.layers_of_chunk(c), c == 0, c == last).to(mesh.device)
-            for c in layout.chunks_of_stage(stage)
-        }
+        self.chunks = _chunks(spec, place, mesh)
         self.weights = list(dict.fromkeys(w for chunk in self.chunks.values() for w in chunk.weights()))
         initialise(self.weights, train.seed)
-        self._gradients = {c: Gradients(chunk.weights(), _uses(chunk), mesh) for c, chunk in self.chunks.items()}
+        self._gradients = _gradients(self.chunks, mesh)
         self.optimizer = Optimizer(self.weights, train.optimizer, mesh)
-        self._stage = Stage(self.chunks, self._gradients, work, mesh, spec.hidden)
+        self._stage = Stage(self.chunks, self._gradients, work, mesh, spec.hidden, place.dtype)
         self._sizes = layout.microbatch_sizes(train.global_batch, mesh.coord.dp)
         self._actions = build(layout, len(self._sizes)).ranks[stage]
 
@@ -197,6 +193,28 @@ class TrainRank:
 
 def _no_step(losses: Sequence[Tensor]) -> None:
     """A pass without backward has no optimizer step."""
+
+
+def _chunks(spec: ModelSpec, place: Place, mesh: Mesh) -> dict[int, ModelChunk]:
+    """This stage's chunks, in model order."""
+    chunks: dict[int, ModelChunk] = {}
+    for c in mesh.layout.chunks_of_stage(mesh.coord.pp):
+        first, last = c == 0, c == mesh.layout.num_chunks - 1
+        embed = chunks[0].embed if 0 in chunks else None
+        tied = embed.weight if embed is not None else None
+        chunks[c] = ModelChunk(place, spec, mesh.layout.layers_of_chunk(c), first, last, tied).to(mesh.device)
+    return chunks
+
+
+def _gradients(chunks: dict[int, ModelChunk], mesh: Mesh) -> dict[int, Gradients]:
+    """Gradient memory of each chunk; a weight that two chunks share lies with the first."""
+    seen: set[Weight] = set()
+    out: dict[int, Gradients] = {}
+    for c, chunk in chunks.items():
+        own = [w for w in chunk.weights() if w not in seen]
+        seen.update(own)
+        out[c] = Gradients(own, _uses(chunk), mesh)
+    return out
 
 
 def _uses(chunk: ModelChunk) -> dict[Weight, int]:

@@ -2,6 +2,7 @@
 
 F0.1   x = ids or the received activation; y = chunk(x); both are kept until
 B0.1   backward from y's gradient; then they are freed
+I W    the two halves of a backward: the gradient of x, and later those of the weights
 RF/RB  post a receive; SF/SB send without waiting; R wait for the chunk's reduced gradients; O the optimizer step (the caller's)
 """
 
@@ -14,9 +15,9 @@ import torch
 
 from rayplane.comm.mesh import Mesh
 from rayplane.comm.p2p import BACKWARD, FORWARD, Pipe
-from rayplane.model.parameter import GradWork, Weight
+from rayplane.model.parameter import GradWork, Weight, Work
 from rayplane.model.transformer import ModelChunk
-from rayplane.spec.schedule import Action, Op
+from rayplane.spec.schedule import GIVES_WEIGHT_GRAD, Action, Op
 from rayplane.train.gradients import Gradients
 
 Tensor = torch.Tensor
@@ -33,14 +34,24 @@ class Microbatch:
 class Stage:
     """One rank's model chunks and the activations in flight."""
 
-    def __init__(self, chunks: dict[int, ModelChunk], gradients: dict[int, Gradients], work: GradWork, mesh: Mesh, hidden: int):
+    def __init__(
+        self,
+        chunks: dict[int, ModelChunk],
+        gradients: dict[int, Gradients],
+        work: GradWork,
+        mesh: Mesh,
+        hidden: int,
+        dtype: torch.dtype,
+    ):
         self._chunks, self._gradients, self._work, self._mesh = chunks, gradients, work, mesh
         self._hidden, self._last = hidden, mesh.layout.num_chunks - 1
-        self._dtype = next(iter(chunks.values())).weights()[0].dtype
+        self._dtype = dtype
         self._pipe = Pipe(mesh.axes["pp"], mesh.axes["pp_back"])
         self._inputs: dict[tuple[int, int], Tensor] = {}
         self._outputs: dict[tuple[int, int], Tensor] = {}
-        self._owner = {w: c for c, chunk in chunks.items() for w in chunk.weights()}
+        self._held: dict[tuple[int, int], Work] = {}
+        # A tied weight of two chunks on this rank belongs to the first, whose backward comes last.
+        self._owner = {w: c for c, chunk in reversed(chunks.items()) for w in chunk.weights()}
         work.on_added = self._added
 
     def run(
@@ -51,15 +62,19 @@ class Stage:
         `step` is the optimizer step; it gets the losses.
         """
         self._losses: list[Tensor] = []
-        last_backward = {a.chunk: a for a in actions if a.op is Op.BACKWARD}
+        last = {a.chunk: a for a in actions if a.op in GIVES_WEIGHT_GRAD}
         for action in actions:
             match action.op:
                 case Op.FORWARD:
                     self._forward(action, batch[action.microbatch], scale)
                 case Op.BACKWARD:
-                    if last_backward[action.chunk] is action:
-                        self._gradients[action.chunk].watch()
-                    self._backward(action)
+                    self._backward(action, last[action.chunk])
+                case Op.INPUT_GRAD:
+                    self._work.hold()
+                    self._backward(action, last[action.chunk])
+                    self._held[_place(action)] = self._work.release()
+                case Op.WEIGHT_GRAD:
+                    self._weight_grad(action, last[action.chunk])
                 case Op.RECV_F | Op.RECV_B:
                     self._post(action, batch[action.microbatch])
                 case Op.SEND_F | Op.SEND_B:
@@ -67,6 +82,8 @@ class Stage:
                 case Op.REDUCE:
                     self._gradients[action.chunk].finish()
                 case Op.STEP:
+                    for gradients in self._gradients.values():
+                        gradients.sum_tied()
                     step(self._losses)
         self._inputs.clear()
         self._outputs.clear()
@@ -91,7 +108,15 @@ class Stage:
             x = self._pipe.take(FORWARD, *_place(action))
         return x.requires_grad_(torch.is_grad_enabled())
 
-    def _backward(self, action: Action) -> None:
+    def _weight_grad(self, action: Action, last: Action) -> None:
+        if action is last:
+            self._gradients[action.chunk].watch()
+        with self._mesh.clock.phase("backward"):
+            self._work.do(self._held.pop(_place(action)))
+
+    def _backward(self, action: Action, last: Action) -> None:
+        if action is last:
+            self._gradients[action.chunk].watch()
         y, grad = self._outputs.pop(_place(action)), self._output_grad(action)
         with self._mesh.clock.phase("backward"):
             torch.autograd.backward(y, grad)

@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 from rayplane.plan.draft import action_cost
 from rayplane.plan.recurrence import RECURRENCES, Pipe, lower_bound_s
 from rayplane.plan.timeline import Timeline, play
+from rayplane.spec.builders import BUILDERS
 from rayplane.spec.layout import Layout
-from rayplane.spec.schedule import BUILDERS, Action, Op, Schedule, ScheduleError, build
+from rayplane.spec.passes import build
+from rayplane.spec.schedule import Action, Op, Schedule, ScheduleError
 
 
 def played(schedule: str, pipe: Pipe, part: list[float]) -> Timeline:

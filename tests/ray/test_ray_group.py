@@ -9,7 +9,6 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-import ray
 from dummies import PYTHONPATH, all_started, collect, eventually, exists, launch, ranks_of, runs
 from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 
