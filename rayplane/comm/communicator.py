@@ -52,12 +52,29 @@ class Communicator:
 
     def reduce_scatter(self, x: Tensor, sizes: Sequence[int] | None = None) -> Tensor:
         """This rank's rows of the sum of x over the axis; `sizes` gives each rank's rows where they differ."""
+        out, finish = self.start_reduce_scatter(x, sizes)
+        finish()
+        return out
+
+    def start_reduce_scatter(self, x: Tensor, sizes: Sequence[int] | None = None) -> tuple[Tensor, Wait]:
+        """Begin a reduce-scatter; the tensor holds this rank's rows once the returned function has been called."""
         if self.size == 1:
-            return x
+            return x, _nothing
         sizes = sizes or [x.shape[0] // self.size] * self.size
         out = x.new_empty((sizes[self.rank], *x.shape[1:]))
-        self._begin("reduce_scatter", lambda t: t.reduce_scatter(out, x.contiguous(), sizes))()
-        return out
+        return out, self._begin("reduce_scatter", lambda t: t.reduce_scatter(out, x.contiguous(), sizes))
+
+    def start_reduce_scatter_(self, x: Tensor, sizes: Sequence[int]) -> Wait:
+        """Begin to sum flat x over the axis; afterwards this rank's part of x, of sizes[rank] elements, holds the sum."""
+        first = sum(sizes[: self.rank])
+        out = x[first : first + sizes[self.rank]]
+        return self._begin("reduce_scatter", lambda t: t.reduce_scatter(out, x, sizes))
+
+    def start_all_gather_(self, x: Tensor, sizes: Sequence[int]) -> Wait:
+        """Begin to fill flat x with every rank's part of it; this rank's own part is there already."""
+        first = sum(sizes[: self.rank])
+        part = x[first : first + sizes[self.rank]]
+        return self._begin("all_gather", lambda t: t.all_gather(x, part, sizes))
 
     def start_send(self, x: Tensor, peer: int, tag: int) -> Wait:
         """Begin to send contiguous x to rank `peer` of the axis; x must stay as it is until the wait."""

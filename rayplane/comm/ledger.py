@@ -41,6 +41,10 @@ class Ledger:
             out[axis] = out.get(axis, 0) + entry.bytes
         return out
 
+    def bytes_by_operation(self, axis: str) -> dict[str, int]:
+        """Bytes sent on an axis by operation."""
+        return {op: entry.bytes for (a, op), entry in self.entries.items() if a == axis}
+
     def calls(self, axis: str, op: str) -> int:
         """How often an operation ran on an axis."""
         return self.entries.get((axis, op), Entry()).calls

@@ -68,23 +68,26 @@ class Attention(nn.Module):
         biases = [tensors[f"{n}_bias"] for n in "qkv"] if spec.qkv_bias else []
         self.qkv = Linear(place, [tensors[n] for n in "qkv"], biases)
         self.o = Linear(place, [tensors["o"]])
-        self.q_norm = RmsNorm(place, tensors["q_norm"], spec.norm_eps, partial=True) if spec.qk_norm else None
-        self.k_norm = RmsNorm(place, tensors["k_norm"], spec.norm_eps, partial=True) if spec.qk_norm else None
-        self._head_dim = spec.head_dim
+        self.q_norm = RmsNorm(place, tensors["q_norm"], spec.norm_eps, heads=True) if spec.qk_norm else None
+        self.k_norm = RmsNorm(place, tensors["k_norm"], spec.norm_eps, heads=True) if spec.qk_norm else None
+        self._head_dim, self._place = spec.head_dim, place
         first, self._heads = tensors["q"].dims[0].span(place.tp.size, place.tp.rank)
         first_kv, self._kv_heads = tensors["k"].dims[0].span(place.tp.size, place.tp.rank)
         serves = [(first + i) // spec.group - first_kv for i in range(self._heads)]
         self._kv_of_head = None if serves == list(range(self._heads)) else torch.tensor(serves)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:  # [B, S, H] -> [B, S, H]
+    def forward(self, x: Tensor, seq: int, cos: Tensor, sin: Tensor) -> Tensor:  # [N, H] -> [N, H], sequences of `seq` tokens
+        return self.o(self._place.again("selective", self._core, self.qkv(x), seq, cos, sin))
+
+    def _core(self, qkv: Tensor, seq: int, cos: Tensor, sin: Tensor) -> Tensor:  # [N, (h + 2 k) D] -> [N, h D]
         d = self._head_dim
-        q, k, v = self.qkv(x).split([self._heads * d, self._kv_heads * d, self._kv_heads * d], -1)
-        q, k, v = (t.unflatten(-1, (-1, d)) for t in (q, k, v))  # [B, S, h or k, D]
+        q, k, v = qkv.split([self._heads * d, self._kv_heads * d, self._kv_heads * d], -1)
+        q, k, v = (t.unflatten(0, (-1, seq)).unflatten(-1, (-1, d)) for t in (q, k, v))  # [B, S, h or k, D]
         if self.q_norm and self.k_norm:
             q, k = self.q_norm(q), self.k_norm(k)
         q, k = _Rotate.apply(q, cos, sin), _Rotate.apply(k, cos, sin)
         out = self._attend(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))
-        return self.o(out.transpose(1, 2).flatten(2))
+        return out.transpose(1, 2).reshape(qkv.shape[0], -1)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:  # [B, h, S, D], [B, k, S, D] -> [B, h, S, D]
         if self._kv_of_head is not None:

@@ -1,13 +1,14 @@
 """The parts of a transformer block. They know tensor names and axes; of ranks only the tp Communicator that they are given.
 
-    B batch   S sequence   H hidden   N = B * S tokens   O rows of a weight on this rank   V vocabulary rows on this rank
+    B batch   S sequence   N = B * S tokens   n tokens of this rank's residual stream (N, or under sp its rows of them)
+    H hidden   O rows of a weight on this rank   V vocabulary rows on this rank
 
 Each autograd Function returns the gradient of its input and hands the gradient of its weight to GradWork.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +16,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.autograd import Function
+from torch.utils.checkpoint import checkpoint
 
 from rayplane.comm.communicator import Communicator
-from rayplane.comm.functions import leave
+from rayplane.comm.functions import Rows, enter, leave
 from rayplane.model.parameter import GradWork, Weight, weight
+from rayplane.spec.layout import split
 from rayplane.spec.sharding import TensorSpec, tp_chunk
 
 Tensor = torch.Tensor
@@ -31,6 +34,29 @@ class Place:
     tp: Communicator
     grads: GradWork
     dtype: torch.dtype
+    sp: bool = False
+    recompute: str = "none"
+    """What backward computes again instead of keeping it: none, selective (attention and the gated product), full (whole layers)."""
+
+    def rows(self, num_tokens: int) -> Rows:
+        """Tokens of the residual stream on each tp rank under sp; None without sp."""
+        if not self.sp or self.tp.size == 1:
+            return None
+        return [split(num_tokens, self.tp.size, i)[1] for i in range(self.tp.size)]
+
+    def again(self, level: str, function: Callable[..., Tensor], *inputs: Any) -> Tensor:
+        """function(*inputs), keeping only the inputs for backward where the job recomputes at this level (Chen et al., 2016)."""
+        if self.recompute != level or not torch.is_grad_enabled():
+            return function(*inputs)
+        return checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False)
+
+    def whole(self, x: Tensor, rows: Rows) -> Tensor:
+        """The residual stream before a cut weight: [n, H] -> [N, H]."""
+        return enter(x, self.tp, rows, self.grads.run)
+
+    def summed(self, y: Tensor, rows: Rows) -> Tensor:
+        """Partial results behind a cut weight as part of the residual stream: [N, H] -> [n, H]."""
+        return leave(y, self.tp, rows)
 
     def weight(self, *tensors: TensorSpec, partial: bool = False) -> Weight:
         """This rank's part of some global tensors, stacked by rows."""
@@ -47,14 +73,13 @@ class _Linear(Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None, None]:
         (x,) = ctx.saved_tensors
-        rows, inputs = dy.reshape(-1, dy.shape[-1]), x.reshape(-1, x.shape[-1])
-        ctx.grads.push(ctx.w, lambda buffer: _add_product(buffer, rows.t(), inputs))
+        ctx.grads.push(ctx.w, lambda buffer: add_product(buffer, dy.t(), x))
         if ctx.bias is not None:
-            ctx.grads.push(ctx.bias, lambda buffer: buffer.add_(rows.sum(0)))
+            ctx.grads.push(ctx.bias, lambda buffer: buffer.add_(dy.sum(0)))
         return dy @ ctx.w, None, None, None
 
 
-def _add_product(buffer: Tensor, a: Tensor, b: Tensor) -> None:
+def add_product(buffer: Tensor, a: Tensor, b: Tensor) -> None:
     """buffer += a @ b, in fp32; without a temporary when the operands are fp32 too."""
     if a.dtype == buffer.dtype:
         buffer.addmm_(a, b)
@@ -71,7 +96,7 @@ class Linear(nn.Module):
         self.bias = place.weight(*biases) if biases else None
         self._grads = place.grads
 
-    def forward(self, x: Tensor) -> Tensor:  # [B, S, in] -> [B, S, O]
+    def forward(self, x: Tensor) -> Tensor:  # [N, in] -> [N, O]
         return _Linear.apply(x, self.weight, self.bias, self._grads)
 
 
@@ -96,11 +121,14 @@ class _RmsNorm(Function):
 
 
 class RmsNorm(nn.Module):
-    """x / rms(x) * w over the last dim, in fp32 (Zhang and Sennrich, 2019)."""
+    """x / rms(x) * w over the last dim, in fp32 (Zhang and Sennrich, 2019).
 
-    def __init__(self, place: Place, tensor: TensorSpec, eps: float, partial: bool = False):
+    `heads`: it norms this rank's heads, so that each tp rank has a part of its gradient; so it does of the residual stream under sp.
+    """
+
+    def __init__(self, place: Place, tensor: TensorSpec, eps: float, heads: bool = False):
         super().__init__()
-        self.weight = place.weight(tensor, partial=partial)
+        self.weight = place.weight(tensor, partial=heads or place.sp)
         self._eps, self._grads = eps, place.grads
 
     def forward(self, x: Tensor) -> Tensor:  # [..., n] -> [..., n]
@@ -144,8 +172,7 @@ class _Embed(Function):
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[None, None, None, None]:
-        keep = ctx.inside.reshape(-1)
-        rows, ids = dy.reshape(-1, dy.shape[-1])[keep], ctx.local.reshape(-1)[keep]
+        rows, ids = dy[ctx.inside], ctx.local[ctx.inside]
         ctx.grads.push(ctx.w, lambda buffer: buffer.index_add_(0, ids, rows.to(buffer.dtype)))
         return None, None, None, None
 
@@ -157,7 +184,8 @@ class Embedding(nn.Module):
         super().__init__()
         self.weight = place.weight(tensor)
         self._first = self.weight.parts[0].chunk.offset[0]
-        self._tp, self._grads = place.tp, place.grads
+        self._place = place
 
-    def forward(self, ids: Tensor) -> Tensor:  # [B, S] -> [B, S, H]
-        return leave(_Embed.apply(ids, self.weight, self._first, self._grads), self._tp)
+    def forward(self, ids: Tensor) -> Tensor:  # [N] -> [n, H]
+        rows = _Embed.apply(ids, self.weight, self._first, self._place.grads)
+        return self._place.summed(rows, self._place.rows(ids.shape[0]))

@@ -16,8 +16,7 @@ from torch import nn
 from torch.autograd import Function
 
 from rayplane.comm.communicator import Communicator
-from rayplane.comm.functions import enter
-from rayplane.model.layers import Place
+from rayplane.model.layers import Place, add_product
 from rayplane.model.parameter import GradWork, Weight
 from rayplane.spec.sharding import TensorSpec
 
@@ -58,22 +57,22 @@ class Head(nn.Module):
         super().__init__()
         self.weight = shared if shared is not None else place.weight(tensor)
         self._first = self.weight.parts[0].chunk.offset[0]
+        self._place = place
         self.tp: Communicator = place.tp
         self.grads: GradWork = place.grads
 
     def loss(self, x: Tensor, targets: Tensor, scale: float) -> Tensor:
-        """scale * sum of the cross-entropies of targets [B, S] given x [B, S, H]; a scalar in fp32, equal on every tp rank.
+        """scale * sum of the cross-entropies of targets [N] given x [n, H]; a scalar in fp32, equal on every tp rank.
 
         Its gradient must be taken with a gradient of 1: the weight's part is added here, at forward time.
         """
-        x = enter(x, self.tp, self.grads.run)
-        return _HeadLoss.apply(x.flatten(0, 1), self.weight, targets.flatten(), scale, self)
+        x = self._place.whole(x, self._place.rows(targets.shape[0]))
+        return _HeadLoss.apply(x, self.weight, targets, scale, self)
 
-    def logits(self, x: Tensor) -> Tensor:  # [B, S, H] -> [B, S, vocabulary]
+    def logits(self, x: Tensor) -> Tensor:  # [N, H] -> [N, vocabulary]
         """All logits, gathered over tp; for inspection and sampling, not for training."""
-        local = (x @ self.weight.t()).movedim(-1, 0)
-        rows = [self.weight.parts[0].tensor.dims[0].span(self.tp.size, i)[1] for i in range(self.tp.size)]
-        return self.tp.all_gather(local, rows).movedim(0, -1)
+        vocabulary = [self.weight.parts[0].tensor.dims[0].span(self.tp.size, i)[1] for i in range(self.tp.size)]
+        return self.tp.all_gather((x @ self.weight.t()).t(), vocabulary).t()
 
     def softmax(self, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:  # [N, V], [N] -> [N, V], [N]
         """(this rank's probabilities, loss per token), in fp32."""
@@ -92,11 +91,7 @@ class Head(nn.Module):
 
     def add_weight_grad(self, dlogits: Tensor, x: Tensor) -> None:
         """Add a slice's part to the weight's gradient."""
-        buffer = self.weight.main_grad
-        if buffer.dtype == x.dtype:
-            buffer.addmm_(dlogits.t(), x)
-        else:
-            buffer.add_(dlogits.t() @ x)
+        add_product(self.weight.main_grad, dlogits.t(), x)
 
     def _take_target(self, logits: Tensor, targets: Tensor) -> Tensor:
         local, inside = self._local(targets)

@@ -32,6 +32,15 @@ class Part:
     start: int
     stop: int
 
+    def rows(self, first: int, last: int) -> Part | None:
+        """What of this part lies in rows [first, last) of the Weight."""
+        low, high = max(self.start, first), min(self.stop, last)
+        if low >= high:
+            return None
+        offset, size = self.chunk.offset, self.chunk.size
+        chunk = Chunk((offset[0] + low - self.start, *offset[1:]), (high - low, *size[1:]))
+        return Part(self.tensor, chunk, low, high)
+
 
 class Weight(nn.Parameter):
     """A rank's parameter. `main_grad` is set by the optimizer's buffers before the first backward."""

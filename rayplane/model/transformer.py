@@ -7,10 +7,12 @@ It knows no rank: a chunk builds only the tensors it holds, each cut by the tp C
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import nn
 
-from rayplane.comm.functions import enter, leave
+from rayplane.comm.functions import Rows
 from rayplane.model.attention import Attention, rope_table
 from rayplane.model.layers import Embedding, Linear, Place, RmsNorm, swiglu
 from rayplane.model.loss import Head
@@ -19,6 +21,16 @@ from rayplane.spec.model import ModelSpec
 from rayplane.spec.sharding import TensorSpec
 
 Tensor = torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """What all layers of one forward share: the sequence length, rotary angles, and how tokens lie over tp."""
+
+    seq: int
+    cos: Tensor
+    sin: Tensor
+    rows: Rows
 
 
 class Block(nn.Module):
@@ -33,12 +45,15 @@ class Block(nn.Module):
         self.down = Linear(place, [tensors["down"]])
         self._place = place
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:  # [B, S, H] -> [B, S, H]
-        tp, run = self._place.tp, self._place.grads.run
-        h = enter(self.attn_norm(x), tp, run)
-        x = x + leave(self.attention(h, cos, sin), tp)
-        h = enter(self.mlp_norm(x), tp, run)
-        return x + leave(self.down(swiglu(self.gate_up(h))), tp)
+    def forward(self, x: Tensor, flow: Flow) -> Tensor:  # [n, H] -> [n, H]
+        return self._place.again("full", self._layer, x, flow)
+
+    def _layer(self, x: Tensor, flow: Flow) -> Tensor:
+        place, rows = self._place, flow.rows
+        h = place.whole(self.attn_norm(x), rows)
+        x = x + place.summed(self.attention(h, flow.seq, flow.cos, flow.sin), rows)
+        h = place.whole(self.mlp_norm(x), rows)
+        return x + place.summed(self.down(place.again("selective", swiglu, self.gate_up(h))), rows)
 
 
 class ModelChunk(nn.Module):
@@ -53,25 +68,25 @@ class ModelChunk(nn.Module):
         self.norm = RmsNorm(place, tensors["norm"], spec.norm_eps) if last else None
         shared = self.embed.weight if self.embed is not None else tied
         self.head = Head(place, tensors["embed" if spec.tied else "head"], shared if spec.tied else None) if last else None
-        self._spec = spec
+        self._spec, self._place = spec, place
         self._rope: tuple[Tensor, Tensor] | None = None
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Ids [B, S] of the first chunk, or hidden states [B, S, H] -> hidden states [B, S, H], normed by the last chunk."""
+    def forward(self, x: Tensor, batch: int, seq: int) -> Tensor:
+        """Ids [B, S] for the first chunk, the residual stream [n, H] for others -> the residual stream, normed by the last chunk."""
         if self.embed is not None:
-            x = self.embed(x)
-        cos, sin = self._rope_for(x)
+            x = self.embed(x.flatten())
+        flow = Flow(seq, *self._rope_for(seq, x.device), self._place.rows(batch * seq))
         for block in self.blocks:
-            x = block(x, cos, sin)
+            x = block(x, flow)
         return self.norm(x) if self.norm is not None else x
 
     def weights(self) -> list[Weight]:
         """This chunk's weights in the order of forward, each once."""
         return [p for p in self.parameters() if isinstance(p, Weight)]
 
-    def _rope_for(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        if self._rope is None or self._rope[0].shape[0] != x.shape[1] or self._rope[0].device != x.device:
-            positions = torch.arange(x.shape[1], device=x.device)
+    def _rope_for(self, seq: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        if self._rope is None or self._rope[0].shape[0] != seq or self._rope[0].device != device:
+            positions = torch.arange(seq, device=device)
             self._rope = rope_table(self._spec.rope, self._spec.head_dim, positions)
         return self._rope
 

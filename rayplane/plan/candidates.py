@@ -1,24 +1,32 @@
 """Which layouts there are to price, and why others are not among them.
 
     degrees     dp x pp x tp = devices          each checked against batch, layers, heads and islands
-    variants    x micro_batch x schedule        micro_batch: divisors of a replica's samples and powers of two, up to 64
+    variants    x micro_batch                   divisors of a replica's samples and powers of two, up to 64
+                x schedule and vpp              where pp > 1, up to 4 chunks a stage
+                x sp where tp > 1, x zero 0, 1 where dp > 1
+    leaner      recompute selective, then full  of a variant that does not fit without: it only ever costs time
 
 All devices are used unless no such layout is possible and fits; then, for every pp and tp, as many replicas as there is room for.
+What the runtime does not execute (`spec.layout.unsupported`) is not among them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 
 from rayplane.plan.topology import Topology
 from rayplane.spec.builders import BUILDERS
-from rayplane.spec.layout import Layout, split
+from rayplane.spec.layout import Layout, split, unsupported
 from rayplane.spec.model import ModelSpec
 from rayplane.spec.plan import Rejected, Workload
 
 MAX_MICRO_BATCH = 64
 """Beyond this a microbatch fills any device; larger ones only cost memory."""
+MAX_VPP = 4
+LEANER = {"none": "selective", "selective": "full"}
+"""Recomputation that needs less memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +91,23 @@ def outside(space: Space, layout: Layout) -> str | None:
 
 
 def variants(space: Space, degrees: Layout) -> list[Layout]:
-    """Every micro_batch and schedule for some degrees."""
-    schedules = tuple(BUILDERS) if degrees.pp > 1 else ("1f1b",)
+    """Every micro_batch, schedule, vpp, sp and zero for some degrees, without recomputation."""
+    num_chunks = [v for v in range(1, MAX_VPP + 1) if degrees.pp * v <= space.model.layers]
+    runs = product(BUILDERS, num_chunks) if degrees.pp > 1 else (("1f1b", 1),)
+    marks = product((False, True) if degrees.tp > 1 else (False,), (0, 1) if degrees.dp > 1 else (0,))
+    kinds = [replace(degrees, schedule=name, vpp=v, sp=sp, zero=zero) for (name, v), (sp, zero) in product(runs, marks)]
     sizes = micro_batches(split(space.workload.global_batch, degrees.dp, 0)[1])
-    return [replace(degrees, micro_batch=n, schedule=name) for n in sizes for name in schedules]
+    return [replace(kind, micro_batch=n) for kind in kinds if not unsupported(kind) for n in sizes]
+
+
+def leaner(layout: Layout) -> Layout | None:
+    """The same with more recomputation; None when there is no more."""
+    recompute: str | None = layout.recompute
+    while recompute := LEANER.get(recompute):
+        less = replace(layout, recompute=recompute)
+        if not unsupported(less):
+            return less
+    return None
 
 
 def micro_batches(samples: int) -> list[int]:

@@ -1,15 +1,19 @@
 """Seconds that one microbatch takes on the fullest rank of a stage, part by part: a layer, the embedding, the head with its loss.
 
-GEMM          t0 + 2 · weights · tokens / (efficiency · peak)              backward: twice as many
-attention     2 · S · width · tokens / (share of peak at S · peak)         causal; backward: 2.5 times the FLOPs at 0.85 of the rate
-element-wise  bytes / (0.7 · memory bandwidth)                             backward: twice the bytes
+                                                                           input gradient          weight gradient
+GEMM          t0 + 2 · weights · tokens / (efficiency · peak)              once more               once more
+attention     2 · S · width · tokens / (share of peak at S · peak)         2.5 FLOPs at 0.85 rate  -
+element-wise  bytes / (0.7 · memory bandwidth)                             twice the bytes         -
 launch        a floor under each layer where host and device work side by side, added where one core does both
+
+The head's gradients are taken in the forward, while the logits are there. Recomputation adds the attention's forward (selective), or
+the layer's (full), to the input gradient. With sp, norms and residual sums run on 1 / tp of the tokens.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from rayplane.plan.catalog import DeviceKind
@@ -27,15 +31,32 @@ ITEM_BYTES = {"fp32": 4, "bf16": 2}
 
 @dataclass(frozen=True, slots=True)
 class Seconds:
-    """Forward and backward time."""
+    """Time of the forward, and of the two halves of the backward."""
 
     forward: float
-    backward: float
+    input_grad: float
+    weight_grad: float
+
+    @property
+    def backward(self) -> float:
+        """Both halves."""
+        return self.input_grad + self.weight_grad
 
     @property
     def total(self) -> float:
-        """Both."""
-        return self.forward + self.backward
+        """Forward and backward."""
+        return self.forward + self.input_grad + self.weight_grad
+
+    def plus(self, other: Seconds, times: float = 1.0) -> Seconds:
+        """The sum of these and `times` the others."""
+        return Seconds(
+            self.forward + times * other.forward,
+            self.input_grad + times * other.input_grad,
+            self.weight_grad + times * other.weight_grad,
+        )
+
+
+NONE = Seconds(0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +69,8 @@ class Microbatch:
     precision: str
     seq_len: int
     samples: int
+    sp: bool = False
+    recompute: str = "none"
 
     @property
     def tokens(self) -> int:
@@ -58,6 +81,21 @@ class Microbatch:
     def activation_bytes(self) -> int:
         """Bytes of one [samples, seq_len, hidden] activation."""
         return self.tokens * self.model.hidden * ITEM_BYTES[self.precision]
+
+    @property
+    def residual_bytes(self) -> int:
+        """Bytes of what a rank has of an activation between attention and feed-forward: under sp a part of the sequence."""
+        return math.ceil(self.activation_bytes / self.residual_cut)
+
+    @property
+    def residual_cut(self) -> int:
+        """Ranks that share the residual stream of a sequence."""
+        return self.share.tp if self.sp else 1
+
+    @property
+    def without_recompute(self) -> Microbatch:
+        """The same, keeping all that a backward needs."""
+        return replace(self, recompute="none")
 
     @property
     def rate(self) -> float:
@@ -71,23 +109,23 @@ def layer(work: Microbatch) -> Seconds:
     attention = 2.0 * work.seq_len * work.share.q_width * work.tokens / (_attention_share(work.device, work.seq_len) * work.rate)
     element_wise = _bytes_s(work.device, work.tokens * _layer_traffic(work))
     launch = work.device.launch_us * 1e-6
-    return Seconds(
-        _launched(work.device, gemm + attention + element_wise, launch / 3),
-        _launched(work.device, 2 * gemm + ATTENTION_BACKWARD * attention + 2 * element_wise, launch * 2 / 3),
-    )
+    forward = _launched(work.device, gemm + attention + element_wise, launch / 3)
+    again = {"none": 0.0, "selective": attention, "full": forward}[work.recompute]
+    input_grad = _launched(work.device, gemm + ATTENTION_BACKWARD * attention + 2 * element_wise, launch / 2)
+    return Seconds(forward, input_grad + again, _launched(work.device, gemm, launch / 6))
 
 
 def embedding(work: Microbatch) -> Seconds:
     """Looking the rows up, and adding to their gradients in fp32."""
     forward = _bytes_s(work.device, 2 * work.activation_bytes)
-    return Seconds(forward, _bytes_s(work.device, work.activation_bytes + 8 * work.tokens * work.model.hidden))
+    return Seconds(forward, 0.0, _bytes_s(work.device, work.activation_bytes + 8 * work.tokens * work.model.hidden))
 
 
 def head(work: Microbatch) -> Seconds:
-    """Final norm, logits and cross-entropy in fp32: three passes over the logits forward, three backward."""
+    """Final norm, logits and cross-entropy in fp32, with both gradients: six passes over the logits; backward only the norm's."""
     gemm = _gemm_s(work, 2.0 * work.share.vocab_rows * work.model.hidden * work.tokens)
-    passes = _bytes_s(work.device, 3 * 4 * work.tokens * work.share.vocab_rows + 2 * work.activation_bytes)
-    return Seconds(gemm + passes, 2 * gemm + passes)
+    norm = _bytes_s(work.device, 2 * work.residual_bytes)
+    return Seconds(3 * gemm + _bytes_s(work.device, 6 * 4 * work.tokens * work.share.vocab_rows) + norm, norm, 0.0)
 
 
 def optimizer_s(device: DeviceKind, params: int) -> float:
@@ -99,10 +137,10 @@ def _gemm_s(work: Microbatch, flops: float) -> float:
     return work.device.gemm_t0_us * 1e-6 + flops / (work.device.gemm_efficiency * work.rate)
 
 
-def _layer_traffic(work: Microbatch) -> int:
+def _layer_traffic(work: Microbatch) -> float:
     """Bytes per token of the forward: two norms and two residual sums of `hidden`, rope over q and k, SiLU times up."""
-    elements = 10 * work.model.hidden + 2 * (work.share.q_width + work.share.kv_width) + 3 * work.share.mlp_width
-    return elements * ITEM_BYTES[work.precision]
+    own = 2 * (work.share.q_width + work.share.kv_width) + 3 * work.share.mlp_width
+    return (10 * work.model.hidden / work.residual_cut + own) * ITEM_BYTES[work.precision]
 
 
 def _bytes_s(device: DeviceKind, num_bytes: float) -> float:

@@ -1,7 +1,7 @@
-"""A layout priced but for its timeline: seconds of each stage, memory of each stage, and the timeline when it is asked for.
+"""A layout priced but for its timeline: seconds of each chunk, memory of each stage, and the timeline when it is asked for.
 
 Draft ──▶ bound_s      no step of this layout can be shorter; the search plays only layouts whose bound is promising
-      ├─▶ pipe_ends    when each stage's last backward ends
+      ├─▶ step_s       by the ends of its stages
       └─▶ timeline     every Action in time, as the runtime will execute it
 """
 
@@ -12,28 +12,44 @@ from dataclasses import dataclass
 
 from rayplane.plan.compute import Seconds
 from rayplane.plan.memory import StageMemory
-from rayplane.plan.recurrence import RECURRENCES, Pipe, lower_bound_s
+from rayplane.plan.order import Orders
+from rayplane.plan.pipe import Pipe, lower_bound_s
+from rayplane.plan.recurrence import RECURRENCES
 from rayplane.plan.timeline import Timeline, play
+from rayplane.spec.builders import BUILDERS
 from rayplane.spec.layout import Layout
 from rayplane.spec.passes import build
-from rayplane.spec.schedule import Action, Op
+from rayplane.spec.schedule import COMPUTE, Action, Op
+
+SPLIT = frozenset(name for name, builder in BUILDERS.items() if any(a.op is Op.INPUT_GRAD for a in builder(1, 1, 2).ranks[0]))
+"""Schedules that run the two halves of a backward apart."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """Seconds per stage: of a microbatch (compute, tp, p2p) and of a step (reduction left exposed, optimizer)."""
+    """Seconds: of a microbatch by chunk (compute, tp, p2p); of a step by chunk (reduction left exposed) and for all ranks at its end."""
 
+    stage_of: tuple[int, ...]
     compute: tuple[Seconds, ...]
     tp: tuple[Seconds, ...]
     p2p_s: tuple[float, ...]
     reduce_s: tuple[float, ...]
+    sync_s: float
+    """What the end of the step adds over dp: a tied embedding's gradient, and under zero 1 the weights."""
     optimizer_s: float
 
     @property
     def pipe(self) -> Pipe:
         """What the timeline needs."""
-        pairs = list(zip(self.compute, self.tp, strict=True))
-        return Pipe(tuple(c.forward + t.forward for c, t in pairs), tuple(c.backward + t.backward for c, t in pairs), self.p2p_s)
+        both = [c.plus(t) for c, t in zip(self.compute, self.tp, strict=True)]
+        return Pipe(
+            stage_of=self.stage_of,
+            forward_s=tuple(s.forward for s in both),
+            input_s=tuple(s.input_grad for s in both),
+            weight_s=tuple(s.weight_grad for s in both),
+            p2p_s=self.p2p_s,
+            reduce_s=self.reduce_s,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +63,8 @@ class Outline:
     """By stage."""
     memory_bytes: int
     """Of the fullest stage."""
+    exact: bool
+    """Whether activations in flight were counted; else memory is a lower bound."""
 
     @property
     def part(self) -> tuple[float, ...]:
@@ -66,7 +84,7 @@ class Outline:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """An outline with the seconds of its stages: priced but for the timeline."""
+    """An outline with the seconds of its chunks: priced but for the timeline."""
 
     outline: Outline
     stages: Stages
@@ -79,48 +97,43 @@ class Draft:
     @property
     def bound_s(self) -> float:
         """The step takes at least this long."""
-        return lower_bound_s(self.stages.pipe, self.outline.part) + min(self.stages.reduce_s) + self.stages.optimizer_s
+        pipe_s = lower_bound_s(self.stages.pipe, self.outline.part, self.layout.schedule in SPLIT)
+        return pipe_s + min(self.stages.reduce_s) + self.stages.sync_s + self.stages.optimizer_s
 
-    @property
-    def step_s(self) -> float:
-        """The step: the pipe, the gradient reduction behind it, and the optimizer once every stage is there."""
-        ends = pipe_ends(self.stages.pipe, self.outline)
-        return max(end + reduce for end, reduce in zip(ends, self.stages.reduce_s, strict=True)) + self.stages.optimizer_s
+    def step_s(self, orders: Orders) -> float:
+        """The step: the pipe with its gradient reductions, and the optimizer once every stage is there."""
+        return max(ends(self.stages.pipe, self.outline, orders)) + self.stages.sync_s + self.stages.optimizer_s
 
 
-def pipe_ends(pipe: Pipe, outline: Outline) -> list[float]:
-    """When each stage's last backward ends: by recurrence where the schedule has one, else by playing the Action list."""
+def ends(pipe: Pipe, outline: Outline, orders: Orders) -> list[float]:
+    """When each stage is through with its compute and its reductions: by recurrence where the schedule has one, else in its order."""
     if recurrence := RECURRENCES.get(outline.layout.schedule):
-        return recurrence(pipe, outline.part)
-    nothing = (0.0,) * len(pipe.forward_s)
-    schedule = build(outline.layout, len(outline.samples))
-    return list(play(schedule, action_cost(pipe, outline.part, nothing, 0.0)).compute_end_s)
+        return [end + reduce for end, reduce in zip(recurrence(pipe, outline.part), pipe.reduce_s, strict=True)]
+    return orders.of(outline.layout, len(outline.samples)).ends(pipe, outline.part)
 
 
 def timeline(draft: Draft) -> Timeline:
     """The step as the runtime will execute it."""
     stages, outline = draft.stages, draft.outline
-    cost = action_cost(stages.pipe, outline.part, stages.reduce_s, stages.optimizer_s)
+    cost = action_cost(stages.pipe, outline.part, stages.sync_s + stages.optimizer_s)
     return play(build(outline.layout, len(outline.samples)), cost)
 
 
-def action_cost(pipe: Pipe, part: Sequence[float], reduce_s: Sequence[float], optimizer_s: float) -> Callable[[Action], float]:
+def action_cost(pipe: Pipe, part: Sequence[float], step_s: float) -> Callable[[Action], float]:
     """Seconds of each Action; a smaller microbatch takes its part of a full one."""
 
     def cost(action: Action) -> float:
         match action.op:
-            case Op.FORWARD:
-                return pipe.forward_s[action.chunk] * part[action.microbatch]
-            case Op.BACKWARD:
-                return pipe.backward_s[action.chunk] * part[action.microbatch]
+            case op if op in COMPUTE:
+                return pipe.seconds(op, action.chunk) * part[action.microbatch]
             case Op.SEND_F:
                 return pipe.p2p_s[action.chunk] * part[action.microbatch]
             case Op.SEND_B:
                 return pipe.p2p_s[action.chunk - 1] * part[action.microbatch]
             case Op.REDUCE:
-                return reduce_s[action.chunk]
+                return pipe.reduce_s[action.chunk]
             case Op.STEP:
-                return optimizer_s
+                return step_s
             case _:
                 return 0.0
 

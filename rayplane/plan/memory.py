@@ -3,18 +3,28 @@
            fp32   bf16   per
 weights      4      2    parameter
 gradients    4      4    parameter                       fp32 in both
-optimizer    8     12    parameter                       two moments, and the fp32 master copy
-activations  what a layer keeps for its backward, times the microbatches in flight:   1f1b  min(pp - stage, m)     gpipe  m
-logits       8      6    vocabulary row and token        logits and their gradient, on the last stage
+optimizer    8     12    parameter                       two moments, and the fp32 master copy; zero 1 cuts them over dp
+activations  what a layer keeps for its backward, times the microbatches in flight, which are counted from the schedule (`held`)
+logits       8     10    vocabulary row and token        of two slices, on the last chunk's stage
 fixed        runtime, kernels, communicator buffers; and a share of all the rest lost to fragmentation
+
+A layer keeps, per token, of width h (hidden), q, kv and f (feed-forward) on this rank; t is tp under sp, else 1:
+
+recompute    none        2h/t + 2h + 3q + 3kv + 3f       inputs of two norms (which sp cuts) and their results; qkv, rotated q and k,
+             selective   2h/t + 2h + 2q + 2kv + 3f       attention's output; gate, up and product (Korthikanti et al., 2022, section 4)
+             full        h/t                             and one layer's whole at a time
+halves       W needs     4h + 2q + 2kv + 3f              inputs and output gradients of the four matrices
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rayplane.plan.compute import ITEM_BYTES, Microbatch
-from rayplane.plan.share import stage_params
+from rayplane.plan.held import Held, most_bytes
+from rayplane.plan.share import chunk_params
 from rayplane.spec.layout import Layout
 
 TIGHT = 0.9
@@ -22,7 +32,9 @@ TIGHT = 0.9
 WEIGHT_BYTES = {"fp32": 4, "bf16": 2}
 GRADIENT_BYTES = 4
 OPTIMIZER_BYTES = {"fp32": 8, "bf16": 12}
-LOGIT_BYTES = {"fp32": 8, "bf16": 6}
+LOGIT_BYTES = {"fp32": 8, "bf16": 10}
+SLICE_ELEMENTS = 1 << 22
+"""So many logits exist at a time (`model.loss`; a test holds the two equal)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,24 +65,34 @@ class StageMemory:
         }
 
 
-def stage_memory(work: Microbatch, layout: Layout, num_microbatches: int) -> tuple[StageMemory, ...]:
-    """Memory of every stage; `work` is one microbatch on the fullest tp rank."""
-    layer_bytes = layer_activation_bytes(work)
-    return tuple(_stage(work, layout, stage, in_flight(layout, num_microbatches, stage), layer_bytes) for stage in range(layout.pp))
+def stage_memory(work: Microbatch, layout: Layout, held: Sequence[Sequence[Held]]) -> tuple[StageMemory, ...]:
+    """Memory of every stage; `work` is one microbatch on the fullest tp rank, `held` what each stage holds at its fullest."""
+    return tuple(_stage(work, layout, stage, moments) for stage, moments in enumerate(held))
 
 
-def in_flight(layout: Layout, num_microbatches: int, stage: int) -> int:
-    """Microbatches whose activations a stage holds at its fullest."""
-    return num_microbatches if layout.schedule == "gpipe" else min(layout.pp - stage, num_microbatches)
+def in_flight(layout: Layout, num_microbatches: int) -> list[list[Held]]:
+    """What each stage holds at its fullest, or at least: under 1f1b and gpipe exact, else one microbatch of each of its chunks."""
+    if layout.schedule == "gpipe":
+        return [[(num_microbatches, 0)]] * layout.pp
+    if layout.schedule == "1f1b":
+        return [[(min(layout.pp - stage, num_microbatches), 0)] for stage in range(layout.pp)]
+    return [[(1,) * layout.vpp + (0,) * layout.vpp]] * layout.pp
 
 
-def layer_activation_bytes(work: Microbatch) -> int:
-    """What one layer keeps of a microbatch for its backward.
-
-    Inputs of the two norms and their results; q, k, v, then q and k after rope, and the attention's output; gate, up, SiLU and product.
-    """
+def layer_bytes(work: Microbatch) -> int:
+    """What one layer keeps of a microbatch for its backward."""
     share, hidden = work.share, work.model.hidden
-    elements = 4 * hidden + 3 * share.q_width + 3 * share.kv_width + 4 * share.mlp_width
+    if work.recompute == "full":
+        return work.residual_bytes
+    rotated = 0 if work.recompute == "selective" else share.q_width + share.kv_width
+    elements = 2 * hidden + 2 * share.q_width + 2 * share.kv_width + rotated + 3 * share.mlp_width
+    return 2 * work.residual_bytes + elements * work.tokens * ITEM_BYTES[work.precision]
+
+
+def half_bytes(work: Microbatch) -> int:
+    """What one layer keeps between the two halves of its backward."""
+    share = work.share
+    elements = 4 * work.model.hidden + 2 * share.q_width + 2 * share.kv_width + 3 * share.mlp_width
     return elements * work.tokens * ITEM_BYTES[work.precision]
 
 
@@ -86,12 +108,35 @@ def gigabytes(num_bytes: int) -> str:
     return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e8 else f"{num_bytes / 1e9:.3f} GB"
 
 
-def _stage(work: Microbatch, layout: Layout, stage: int, held: int, layer_bytes: int) -> StageMemory:
-    precision, device = work.precision, work.device
-    params = stage_params(work.share, work.model.tied, layout.boundaries, stage)
-    last = stage == layout.pp - 1
-    weights, gradients, optimizer = WEIGHT_BYTES[precision] * params, GRADIENT_BYTES * params, OPTIMIZER_BYTES[precision] * params
-    activations = held * (layout.boundaries[stage] * layer_bytes + (1 + last) * work.activation_bytes)
-    logits = last * held * LOGIT_BYTES[precision] * work.tokens * work.share.vocab_rows
+def _stage(work: Microbatch, layout: Layout, stage: int, moments: Sequence[Held]) -> StageMemory:
+    precision, device, chunks = work.precision, work.device, layout.chunks_of_stage(stage)
+    params = sum(chunk_params(work.share, layout, c) for c in chunks)
+    weights, gradients = WEIGHT_BYTES[precision] * params, GRADIENT_BYTES * params
+    optimizer = OPTIMIZER_BYTES[precision] * math.ceil(params / (layout.dp if layout.zero else 1))
+    whole, half = zip(*(_chunk_bytes(work, layout, c) for c in chunks), strict=True)
+    activations = most_bytes(moments, whole, half) + _workspace_bytes(work)
+    logits = _logits_bytes(work) if layout.num_chunks - 1 in chunks else 0
     lost = round(device.fragmentation * (weights + gradients + optimizer + activations + logits))
     return StageMemory(weights, gradients, optimizer, activations, logits, device.fixed_bytes + lost)
+
+
+def _chunk_bytes(work: Microbatch, layout: Layout, chunk: int) -> tuple[int, int]:
+    """What a chunk keeps of a microbatch until its backward, and between the halves of that.
+
+    Besides its layers: its output, on the last chunk the final norm's input and the gradient of the head's; the embedding's gradient.
+    """
+    layers, last = layout.boundaries[chunk], chunk == layout.num_chunks - 1
+    whole = layers * layer_bytes(work) + work.residual_bytes + last * work.activation_bytes
+    return whole, layers * half_bytes(work) + (chunk == 0) * work.activation_bytes
+
+
+def _workspace_bytes(work: Microbatch) -> int:
+    """The layer that is being computed again."""
+    if work.recompute == "none":
+        return 0
+    return layer_bytes(work.without_recompute) - layer_bytes(work)
+
+
+def _logits_bytes(work: Microbatch) -> int:
+    elements = min(work.tokens * work.share.vocab_rows, max(SLICE_ELEMENTS, work.share.vocab_rows))
+    return LOGIT_BYTES[work.precision] * elements

@@ -1,11 +1,12 @@
-"""Where to cut the model into stages: the cut whose slowest stage is fastest, and among those the most even one.
+"""Where to cut the model into chunks: the cut whose slowest stage is fastest, and among those the most even one.
 
-    layers   1 1 1 1 1 1 1 1      embedding 0.1 on the first stage, head and loss 1.5 on the last
+    layers   1 1 1 1 1 1 1 1      embedding 0.1 on the first chunk, head and loss 1.5 on the last
     by count 4.1 | 5.5            by cost  5.1 | 4.5
 
-Unequal layers: dynamic programming over best[k][j] = min over i of max(best[k-1][i], cost of layers i..j on stage k).
 Equal layers: one layer at a time to the stage that would stay least loaded, which is optimal since the loads are independent
-and convex in the number of layers. Ties go to later stages, whose activations are freed sooner. Stages may be empty.
+and convex in the number of layers; on a stage, to the chunk that is least loaded. Ties go to what comes later in the model, whose
+activations are freed sooner. Chunks may be empty.
+Unequal layers: dynamic programming over best[k][j] = min over i of max(best[k-1][i], cost of layers i..j on chunk k), each chunk by itself.
 """
 
 from __future__ import annotations
@@ -19,23 +20,28 @@ from numpy.typing import NDArray
 Matrix = NDArray[np.float64]
 
 
-def cut(layer_s: Sequence[float], extra_s: Sequence[float]) -> tuple[int, ...]:
-    """Layers per stage, for the seconds of each layer and what each stage does besides (embedding, head)."""
+def cut(layer_s: Sequence[float], extra_s: Sequence[float], stage_of: Sequence[int]) -> tuple[int, ...]:
+    """Layers per chunk, for the seconds of each layer, what each chunk does besides (embedding, head), and the stage it is on."""
     if len(extra_s) == 1:
         return (len(layer_s),)
     if len(set(layer_s)) == 1:
-        return _fill(len(layer_s), layer_s[0], extra_s)
+        return _fill(len(layer_s), layer_s[0], extra_s, stage_of)
     return _dynamic(np.asarray(layer_s, float), extra_s)
 
 
-def _fill(num_layers: int, each_s: float, extra_s: Sequence[float]) -> tuple[int, ...]:
-    heap = [(extra / each_s + 1, -stage) for stage, extra in enumerate(extra_s)]
-    heapq.heapify(heap)
+def _fill(num_layers: int, each_s: float, extra_s: Sequence[float], stage_of: Sequence[int]) -> tuple[int, ...]:
+    num_stages = max(stage_of) + 1
+    chunks = [[(extra / each_s, -c) for c, extra in enumerate(extra_s) if stage_of[c] == s] for s in range(num_stages)]
+    stages = [(sum(load for load, _ in own) + 1, -s) for s, own in enumerate(chunks)]
+    for heap in (stages, *chunks):
+        heapq.heapify(heap)
     counts = [0] * len(extra_s)
     for _ in range(num_layers):
-        load, stage = heap[0]
-        counts[-stage] += 1
-        heapq.heapreplace(heap, (load + 1, stage))
+        stage_load, stage = stages[0]
+        load, chunk = chunks[-stage][0]
+        counts[-chunk] += 1
+        heapq.heapreplace(stages, (stage_load + 1, stage))
+        heapq.heapreplace(chunks[-stage], (load + 1, chunk))
     return tuple(counts)
 
 

@@ -1,10 +1,8 @@
-"""The end of each stage's compute under 1f1b and gpipe, without making a single Action.
+"""The end of each stage's compute under 1f1b and gpipe, without making a single Action: the rule of `order`, written out for these two.
 
-The recurrence that `timeline.play` follows, written out for these two orders (a test holds the two equal):
-
-    start of an Action = max(end of the one before it on its stage, transfer + max(end of its source, end of the one before that))
-
-since a receive is posted one compute Action early. Any other schedule goes through `timeline.play`.
+    stage   warm-up       rounds of one forward and one backward        drain
+    0       F0 F1         F2 B0 | F3 B1 | …                             B B
+    2                     F0 B0 | F1 B1 | …       once a round repeats the last one, moved in time, the rest is multiplied
 """
 
 from __future__ import annotations
@@ -13,23 +11,11 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-
-@dataclass(frozen=True, slots=True)
-class Pipe:
-    """Seconds of one microbatch per stage, and of the transfer over each boundary between stages."""
-
-    forward_s: tuple[float, ...]
-    backward_s: tuple[float, ...]
-    p2p_s: tuple[float, ...]
-
-    @property
-    def stage_s(self) -> tuple[float, ...]:
-        """Forward and backward of each stage."""
-        return tuple(f + b for f, b in zip(self.forward_s, self.backward_s, strict=True))
+from rayplane.plan.pipe import Pipe
 
 
 def one_f_one_b(pipe: Pipe, part: Sequence[float]) -> list[float]:
-    """Ends of the stages under `spec.schedule.one_f_one_b`, in rounds of one forward and one backward on every stage.
+    """Ends of the stages under `spec.builders.one_f_one_b`, in rounds of one forward and one backward on every stage.
 
     `part` is the size of each microbatch as a share of a full one; all but the last are 1.
     """
@@ -110,7 +96,7 @@ def _period(history: Sequence[tuple[float, ...]]) -> tuple[int, float]:
 
 
 def gpipe(pipe: Pipe, part: Sequence[float]) -> list[float]:
-    """Ends of the stages under `spec.schedule.gpipe`: all forwards, then all backwards."""
+    """Ends of the stages under `spec.builders.gpipe`: all forwards, then all backwards."""
     p = len(pipe.forward_s)
     end, before = [0.0] * p, [0.0] * p
     hop_s = (0.0, *pipe.p2p_s, 0.0)
@@ -125,18 +111,6 @@ def gpipe(pipe: Pipe, part: Sequence[float]) -> list[float]:
 
 RECURRENCES: Mapping[str, Callable[[Pipe, Sequence[float]], list[float]]] = {"1f1b": one_f_one_b, "gpipe": gpipe}
 """By the name of the schedule."""
-
-
-def lower_bound_s(pipe: Pipe, part: Sequence[float]) -> float:
-    """No schedule of these microbatches ends sooner: a stage's own work, besides the first microbatch's way to it and the
-    last one's way back; or the first microbatch's way through all stages."""
-    rounds, way_s, through_s, best_s = sum(part), 0.0, 0.0, 0.0
-    for s, busy_s in enumerate(pipe.stage_s):
-        best_s = max(best_s, way_s + rounds * busy_s)
-        hop_s = pipe.p2p_s[s] if s < len(pipe.p2p_s) else 0.0
-        way_s += (pipe.forward_s[s] + hop_s) * part[0] + (pipe.backward_s[s] + hop_s) * part[-1]
-        through_s += (busy_s + 2 * hop_s) * part[0]
-    return max(best_s, through_s)
 
 
 def _run(end: list[float], before: list[float], s: int, seconds: float, source: float | None, transfer: float) -> float:

@@ -1,6 +1,6 @@
 """What would make a layout fit: the smallest change found among the layouts of the same search that do fit.
 
-smaller micro_batch  <  other schedule  <  more stages or wider tp  <  both
+smaller micro_batch  <  other schedule, vpp, sp, zero or recompute, as few of them as can be  <  more stages or wider tp  <  both
 """
 
 from __future__ import annotations
@@ -13,37 +13,49 @@ from rayplane.plan.memory import gigabytes
 from rayplane.spec.layout import Layout
 
 
+OPTIONS = ("schedule", "vpp", "sp", "zero", "recompute", "micro_batch")
+"""What may change without moving a device, in the order it is said."""
+Options = tuple[str | int | bool, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Fitting:
-    """(schedule, micro_batch) of the layouts that fit, by (pp, tp)."""
+    """Options of the layouts that fit, by (dp, pp, tp)."""
 
-    by_degrees: dict[tuple[int, int], list[tuple[str, int]]]
+    by_degrees: dict[tuple[int, int, int], list[Options]]
 
     @classmethod
     def of(cls, layouts: Iterable[Layout]) -> Fitting:
         """Index some layouts."""
-        by_degrees: dict[tuple[int, int], list[tuple[str, int]]] = {}
+        by_degrees: dict[tuple[int, int, int], list[Options]] = {}
         for layout in layouts:
-            by_degrees.setdefault((layout.pp, layout.tp), []).append((layout.schedule, layout.micro_batch))
+            by_degrees.setdefault((layout.dp, layout.pp, layout.tp), []).append(_options(layout))
         return cls(by_degrees)
 
     def remedy(self, layout: Layout) -> str | None:
         """The smallest change; None when nothing fits."""
-        own = self.by_degrees.get((layout.pp, layout.tp), [])
-        smaller = [n for schedule, n in own if schedule == layout.schedule and n < layout.micro_batch]
-        if smaller:
-            return f"micro_batch {max(smaller)}"
-        if own:
-            schedule, micro_batch = max(own, key=lambda o: (o[1], o[0]))
-            return f"schedule {schedule} with micro_batch {micro_batch}"
-        deeper = [pp for pp, tp in self.by_degrees if tp == layout.tp and pp > layout.pp]
-        wider = [tp for pp, tp in self.by_degrees if pp == layout.pp and tp > layout.tp]
+        if own := self.by_degrees.get((layout.dp, layout.pp, layout.tp)):
+            now = _options(layout)
+            changes = [[(n, o) for n, o, w in zip(OPTIONS, options, now, strict=True) if o != w] for options in own]
+            smallest = min(changes, key=lambda c: (len(c), [n != "micro_batch" for n, _ in c], str(c)))
+            return ", ".join(_said(name, value) for name, value in smallest)
+        degrees = {(pp, tp) for _, pp, tp in self.by_degrees}
+        deeper = [pp for pp, tp in degrees if tp == layout.tp and pp > layout.pp]
+        wider = [tp for pp, tp in degrees if pp == layout.pp and tp > layout.tp]
         if deeper or wider:
-            return " or ".join(f"{axis} {min(degrees)}" for axis, degrees in (("pp", deeper), ("tp", wider)) if degrees)
-        if not self.by_degrees:
+            return " or ".join(f"{axis} {min(found)}" for axis, found in (("pp", deeper), ("tp", wider)) if found)
+        if not degrees:
             return None
-        pp, tp = min(self.by_degrees, key=lambda d: (d[0] * d[1], d))
+        pp, tp = min(degrees, key=lambda d: (d[0] * d[1], d))
         return f"pp {pp} with tp {tp}"
+
+
+def _options(layout: Layout) -> Options:
+    return layout.schedule, layout.vpp, layout.sp, layout.zero, layout.recompute, layout.micro_batch
+
+
+def _said(name: str, value: str | int | bool) -> str:
+    return name if value is True else f"no {name}" if value is False else f"{name} {value}"
 
 
 def too_large(outline: Outline, device_bytes: int, fitting: Fitting) -> str:

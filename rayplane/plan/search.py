@@ -1,21 +1,23 @@
 """The planner: prices every layout it may use, keeps the best, and keeps of every other one why it lost or was refused.
 
-    candidates ──▶ drafts ──does not fit──▶ Rejected
-                     │ fits
-                     ▼ in order of their lower bounds: a layout whose bound is behind the best already played is not played
-                   the best variant of each dp x pp x tp ──▶ winner, runners-up
+    candidates ──▶ drafts with lower bounds of step and memory ──too large──▶ Rejected, and the same with more recomputation
+                     │
+                     ▼ of each dp x pp x tp the most promising first: its memory is counted and its timeline played; the first
+                       played one that comes up again, ahead of every bound, is the best
+                   the best of each dp x pp x tp ──▶ winner, runners-up
 
 A layout that fits goes before a tight one, then the faster goes first. The same input gives the same plan.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rayplane.errors import PlacementError, SpecError
 from rayplane.plan import pinned
-from rayplane.plan.candidates import Space, using_all, using_fewer, variants
+from rayplane.plan.candidates import Space, leaner, using_all, using_fewer, variants
 from rayplane.plan.draft import Draft, Outline
 from rayplane.plan.memory import TIGHT
 from rayplane.plan.place import place
@@ -78,81 +80,106 @@ def _automatic(pricer: Pricer, space: Space) -> Outcome:
 
 
 def _evaluate(pricer: Pricer, layouts: Iterable[Layout]) -> Outcome:
-    outlines = [pricer.outline(layout) for layout in layouts]
-    large = [o for o in outlines if o.memory_bytes > pricer.device_bytes]
-    fitting = [o for o in outlines if o.memory_bytes <= pricer.device_bytes]
-    ranked, lost = _compete(pricer, [pricer.draft(o) for o in fitting])
-    sizes = Fitting.of(o.layout for o in fitting)
-    refused = [Rejected(o.layout, too_large(o, pricer.device_bytes, sizes)) for o in large]
-    return Outcome(tuple(ranked), (*refused, *lost), min(outlines, key=lambda o: o.memory_bytes, default=None))
-
-
-def _compete(pricer: Pricer, drafts: list[Draft]) -> tuple[list[Candidate], list[Rejected]]:
-    """The best of each dp x pp x tp in order of preference, and the others with what they lose by."""
-    groups: dict[tuple[int, int, int], list[_Entry]] = {}
-    for entry in sorted((_entry(d, d.bound_s, pricer) for d in drafts), key=_key):
-        layout = entry.draft.layout
-        groups.setdefault((layout.dp, layout.pp, layout.tp), []).append(entry)
+    groups: dict[tuple[int, int, int], _Group] = {}
+    for layout in layouts:
+        groups.setdefault((layout.dp, layout.pp, layout.tp), _Group(pricer)).offer(layout)
     ranked: list[_Entry] = []
     lost: list[Rejected] = []
-    for group in groups.values():
-        if len(ranked) >= SHOWN and group[0].seconds > ranked[SHOWN - 1].seconds:
-            lost += [_slower(entry, ranked[0], "at least ") for entry in group]
-        else:
-            best, others = _best(pricer, group)
+    for group in sorted((g for g in groups.values() if g.queue), key=lambda g: g.queue[0].key):
+        if len(ranked) >= SHOWN and group.queue[0].seconds > ranked[SHOWN - 1].seconds:
+            lost += [_slower(entry, ranked[0]) for entry in sorted(group.queue, key=_key)]
+        elif best := group.best():
             ranked = sorted([*ranked, best], key=_key)
-            lost += others
-    return [Candidate(entry.draft.layout, pricer.price(entry.draft)) for entry in ranked], lost
-
-
-def _best(pricer: Pricer, group: list[_Entry]) -> tuple[_Entry, list[Rejected]]:
-    """The best variant of some degrees; `group` holds their bounds, those that fit first, then by seconds."""
-    played: list[_Entry] = []
-    behind: list[_Entry] = []
-    for entry in group:
-        if played and (entry.tight, entry.seconds) > min(played, key=_key).key[:2]:
-            behind.append(entry)
-        else:
-            played.append(_entry(entry.draft, entry.draft.step_s, pricer))
-    best, *others = sorted(played, key=_key)
-    return best, [*(_slower(e, best, "") for e in others), *(_slower(e, best, "at least ") for e in behind)]
+            lost += [_slower(entry, best) for entry in sorted(group.queue, key=_key)]
+    sizes = Fitting.of(o.layout for group in groups.values() for o in group.fitting)
+    large = [o for group in groups.values() for o in group.large]
+    refused = [Rejected(o.layout, too_large(o, pricer.device_bytes, sizes)) for o in large]
+    known = [*large, *(o for group in groups.values() for o in group.fitting)]
+    smallest = min(known, key=lambda o: o.memory_bytes, default=None)
+    candidates = tuple(Candidate(entry.draft.layout, pricer.price(entry.draft)) for entry in ranked)
+    return Outcome(candidates, (*refused, *lost), smallest)
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A draft in the competition, with its lower bound or its step."""
+    """A draft in the competition, with its step and its memory, or, until it is played, with lower bounds of both."""
 
     draft: Draft
     tight: bool
     seconds: float
+    played: bool
+    key: tuple[bool, float, int, tuple[int, ...]]
 
-    @property
-    def key(self) -> tuple[bool, float, int, tuple[int, ...]]:
-        """Preference; the last digits, which depend on the order of summation, do not count."""
-        layout = self.draft.layout
-        order = (layout.pp, layout.tp, layout.micro_batch, int(layout.schedule != "1f1b"))
-        return self.tight, float(f"{self.seconds:.9g}"), self.draft.outline.memory_bytes, order
+    def __lt__(self, other: _Entry) -> bool:
+        return self.key < other.key
 
 
-def _entry(draft: Draft, seconds: float, pricer: Pricer) -> _Entry:
-    return _Entry(draft, draft.outline.memory_bytes > TIGHT * pricer.device_bytes, seconds)
+@dataclass(slots=True)
+class _Group:
+    """The layouts of some dp x pp x tp: those in the competition, those that fit for certain, and those that do not."""
+
+    pricer: Pricer
+    queue: list[_Entry] = field(default_factory=list)
+    fitting: list[Outline] = field(default_factory=list)
+    large: list[Outline] = field(default_factory=list)
+
+    def offer(self, layout: Layout) -> None:
+        """Queue a layout by its bounds or, when it is too large, the same with more recomputation."""
+        candidate: Layout | None = layout
+        while candidate:
+            outline = self.pricer.outline(candidate)
+            if outline.memory_bytes <= self.pricer.device_bytes:
+                if outline.exact:
+                    self.fitting.append(outline)
+                draft = self.pricer.draft(outline)
+                heapq.heappush(self.queue, _entry(self.pricer, draft, draft.bound_s, played=False))
+                return
+            self.large.append(outline)
+            candidate = leaner(candidate)
+
+    def best(self) -> _Entry | None:
+        """The best layout, taken from the queue; those left in it are worse. None when none fits."""
+        while self.queue:
+            entry = heapq.heappop(self.queue)
+            if entry.played:
+                return entry
+            outline = self.pricer.counted(entry.draft.outline)
+            if outline.memory_bytes > self.pricer.device_bytes:
+                self.large.append(outline)
+                if less := leaner(outline.layout):
+                    self.offer(less)
+                continue
+            if not entry.draft.outline.exact:
+                self.fitting.append(outline)
+            draft = Draft(outline, entry.draft.stages)
+            heapq.heappush(self.queue, _entry(self.pricer, draft, draft.step_s(self.pricer.orders), played=True))
+        return None
+
+
+def _entry(pricer: Pricer, draft: Draft, seconds: float, played: bool) -> _Entry:
+    """The last digits of the seconds, which depend on the order of summation, do not count."""
+    layout, memory_bytes = draft.layout, draft.outline.memory_bytes
+    tight = memory_bytes > TIGHT * pricer.device_bytes
+    simpler = (layout.pp, layout.tp, layout.micro_batch, int(layout.schedule != "1f1b"), layout.vpp, layout.sp, layout.zero)
+    return _Entry(draft, tight, seconds, played, (tight, float(f"{seconds:.9g}"), memory_bytes, simpler))
 
 
 def _key(entry: _Entry) -> tuple[bool, float, int, tuple[int, ...]]:
     return entry.key
 
 
-def _slower(entry: _Entry, best: _Entry, at_least: str) -> Rejected:
+def _slower(entry: _Entry, best: _Entry) -> Rejected:
     layout, winner = entry.draft.layout, best.draft.layout
     if entry.tight and not best.tight:
         return Rejected(layout, f"tight: above {TIGHT:.0%} of the memory of a device, where {winner} fits")
+    at_least = "" if entry.played else "at least "
     return Rejected(layout, f"slower: {at_least}{entry.seconds:.4g} s a step, {winner} takes {best.seconds:.4g} s")
 
 
 def _nothing_fits(pricer: Pricer, space: Space, outcome: Outcome, given: bool) -> str:
     """The message for a user whose layout, or model, does not fit."""
-    closest = outcome.smallest
-    assert closest is not None
+    assert outcome.smallest is not None
+    closest = pricer.counted(outcome.smallest)
     lack = shortage(closest, pricer.device_bytes)
     if not given:
         return f"no layout fits this cluster. The closest, {lack}. Use more devices, larger ones, or a smaller model or seq_len"

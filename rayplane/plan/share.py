@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rayplane.spec.layout import split
+from rayplane.spec.layout import Layout, split
 from rayplane.spec.model import ModelSpec
 from rayplane.spec.sharding import EMBED, TensorSpec, tp_chunk
 
@@ -25,7 +25,9 @@ class Share:
     layer_params: int
     embed_params: int
     head_params: int
-    """Final norm and head; with a tied embedding that spans two stages, the second copy of it."""
+    """Final norm and head, or the second copy of a tied embedding."""
+    tied_params: int
+    """That second copy."""
     q_width: int
     kv_width: int
     mlp_width: int
@@ -63,6 +65,7 @@ def share(of: Parts, tp: int) -> Share:
         layer_params=sum(layers[fullest]),
         embed_params=embed,
         head_params=last + (embed if of.model.tied else 0),
+        tied_params=embed if of.model.tied else 0,
         q_width=sizes["q"] // hidden,
         kv_width=sizes["k"] // hidden,
         mlp_width=sizes["up"] // hidden,
@@ -70,9 +73,8 @@ def share(of: Parts, tp: int) -> Share:
     )
 
 
-def stage_params(of: Share, tied: bool, boundaries: tuple[int, ...], stage: int) -> int:
-    """Parameters on the fullest rank of a stage; one stage alone holds a tied embedding once."""
-    pp = len(boundaries)
-    first, last = stage == 0, stage == pp - 1
-    params = boundaries[stage] * of.layer_params + first * of.embed_params + last * of.head_params
-    return params - of.embed_params if tied and first and last else params
+def chunk_params(of: Share, layout: Layout, chunk: int) -> int:
+    """Parameters on the fullest rank of a model chunk; where first and last chunk share a stage, the first holds a tied embedding."""
+    first, last = chunk == 0, chunk == layout.num_chunks - 1
+    params = layout.boundaries[chunk] * of.layer_params + first * of.embed_params + last * of.head_params
+    return params - of.tied_params if last and layout.stage_of_chunk(0) == layout.stage_of_chunk(chunk) else params

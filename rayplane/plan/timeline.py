@@ -118,6 +118,8 @@ def _step(state: _Play) -> None:
 
 def _input(schedule: Schedule, rank: int, action: Action) -> Action | None:
     """The receive that a compute Action waits for; None when its input is made on this rank."""
+    if action.op is Op.WEIGHT_GRAD:
+        return None
     forward = action.op is Op.FORWARD
     source = action.chunk - 1 if forward else action.chunk + 1
     if not 0 <= source < schedule.num_chunks or schedule.stage_of(source) == rank:

@@ -1,25 +1,28 @@
-"""The price of a training layout: from the parts of each stage, over the timeline, to an Estimate whose terms sum to the step.
+"""The price of a training layout: from the parts of each chunk, over the timeline, to an Estimate whose terms sum to the step.
 
-parts (compute, network) ─▶ Stages: seconds per stage ─▶ ends of the pipe (timeline) ─▶ + gradient reduction + optimizer = step
+pieces (compute, network) ─▶ Stages: seconds per chunk ─▶ ends of the stages (timeline) ─▶ + the step's end = step
 
 step_s = compute + tp      what the slowest stage does for its microbatches
        + p2p               by how much transfers lengthen the pipe
        + bubble            the pipe's length beyond the slowest stage's own work
-       + dp                gradient reduction that the last backward does not hide
+       + dp                gradient reduction that the last backward does not hide; under zero 1 the gathering of weights
        + optimizer         AdamW and the global norm
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+from dataclasses import replace
 
 from rayplane.plan import compute, memory
 from rayplane.plan.catalog import slowest
-from rayplane.plan.compute import Microbatch, Seconds
-from rayplane.plan.draft import Draft, Outline, Stages, pipe_ends
+from rayplane.plan.compute import Microbatch
+from rayplane.plan.draft import SPLIT, Draft, Outline, Stages, ends
 from rayplane.plan.network import Group, Network
+from rayplane.plan.order import Orders
 from rayplane.plan.partition import cut
-from rayplane.plan.share import Share, parts, share, stage_params
+from rayplane.plan.pieces import Piece, Pieces, pieces
+from rayplane.plan.share import Share, chunk_params, parts, share
 from rayplane.plan.topology import topology
 from rayplane.spec.cluster import ClusterSpec
 from rayplane.spec.layout import Layout
@@ -32,19 +35,6 @@ OVERLAPPED_SLOWDOWN = 1.22
 """A collective beside compute takes 15-30% longer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A part of the model on one rank, for one microbatch: its compute, and the tp communication around it."""
-
-    compute: Seconds
-    tp: Seconds
-
-    @property
-    def total_s(self) -> float:
-        """Everything, forward and backward."""
-        return self.compute.total + self.tp.total
-
-
 class Pricer:
     """Prices layouts of one model on one cluster, and remembers the parts that layouts share."""
 
@@ -54,54 +44,67 @@ class Pricer:
         self.device_bytes = cluster.memory_bytes
         self.network = Network(cluster.links, self.device)
         self.topology = topology(cluster)
+        self.orders = Orders()
         self._tokens = workload.global_batch * workload.seq_len
         self._flops = model.flops_per_token(workload.seq_len) * self._tokens
         self._parts = parts(model)
         self._shares: dict[int, Share] = {}
-        self._pieces: dict[tuple[int, int, Group], tuple[Piece, Piece, Piece]] = {}
+        self._pieces: dict[tuple[int, int, bool, str, Group], Pieces] = {}
 
     def outline(self, layout: Layout) -> Outline:
-        """Cut the stages by cost unless the layout says how, and add up their memory."""
+        """Cut the chunks by cost unless the layout says how, and add up their memory, at least."""
         if not layout.boundaries:
-            layer, embed, head = self._pieces_of(layout)
-            extra = [0.0] * layout.pp
-            extra[0] += embed.total_s
-            extra[-1] += head.total_s
-            layout = replace(layout, boundaries=cut([layer.total_s] * self.model.layers, extra))
+            of = self._pieces_of(layout)
+            extra = [0.0] * layout.num_chunks
+            extra[0] += of.embed.total_s
+            extra[-1] += of.head.total_s
+            stage_of = [layout.stage_of_chunk(c) for c in range(layout.num_chunks)]
+            layout = replace(layout, boundaries=cut([of.layer.total_s] * self.model.layers, extra, stage_of))
         samples = layout.microbatch_sizes(self.workload.global_batch, 0)
-        by_stage = memory.stage_memory(self._microbatch(layout), layout, len(samples))
-        return Outline(layout, samples, by_stage, max(stage.total for stage in by_stage))
+        by_stage = memory.stage_memory(self._microbatch(layout), layout, memory.in_flight(layout, len(samples)))
+        exact = layout.schedule in ("1f1b", "gpipe")
+        return Outline(layout, samples, by_stage, max(stage.total for stage in by_stage), exact)
+
+    def counted(self, outline: Outline) -> Outline:
+        """With the activations in flight counted from the schedule."""
+        if outline.exact:
+            return outline
+        held = self.orders.of(outline.layout, len(outline.samples)).held
+        by_stage = memory.stage_memory(self._microbatch(outline.layout), outline.layout, held)
+        return replace(outline, memory=by_stage, memory_bytes=max(stage.total for stage in by_stage), exact=True)
 
     def draft(self, outline: Outline) -> Draft:
-        """Add the seconds of each stage."""
+        """Add the seconds of each chunk."""
         layout = outline.layout
-        layer, embed, head = self._pieces_of(layout)
-        work, pp = self._microbatch(layout), layout.pp
-        counts = [(n, int(s == 0), int(s == pp - 1)) for s, n in enumerate(layout.boundaries)]
-        compute_s = {c: _total(c, (layer.compute, embed.compute, head.compute)) for c in set(counts)}
-        tp_s = {c: _total(c, (layer.tp, embed.tp, head.tp)) for c in set(counts)}
-        params = {c: stage_params(work.share, self.model.tied, layout.boundaries, s) for s, c in enumerate(counts)}
-        group, tied_s = self.topology.dp_group(layout), self._tied_s(layout, work)
-        reduce_s = {c: self._exposed_s(params[c], group, compute_s[c].backward) + tied_s for c in params}
-        hop_s = {inside: self.network.p2p_s(work.activation_bytes, inside) for inside in (True, False)}
-        norm_s = self.network.all_reduce_s(self.topology.world(layout), 4)
+        of, work, last = self._pieces_of(layout), self._microbatch(layout), layout.num_chunks - 1
+        kinds = [(n, c == 0, c == last) for c, n in enumerate(layout.boundaries)]
+        known = {kind: of.chunk(*kind) for kind in set(kinds)}
+        chunks = [known[kind] for kind in kinds]
+        params = [chunk_params(work.share, layout, c) for c in range(layout.num_chunks)]
+        stage_params = max(sum(params[c] for c in layout.chunks_of_stage(s)) for s in range(layout.pp))
         stages = Stages(
-            compute=tuple(compute_s[c] for c in counts),
-            tp=tuple(tp_s[c] for c in counts),
-            p2p_s=tuple(hop_s[inside] for inside in self.topology.hops_inside(layout)),
-            reduce_s=tuple(reduce_s[c] for c in counts),
-            optimizer_s=compute.optimizer_s(self.device, max(params.values())) + norm_s,
+            stage_of=tuple(layout.stage_of_chunk(c) for c in range(layout.num_chunks)),
+            compute=tuple(c.compute for c in chunks),
+            tp=tuple(c.tp for c in chunks),
+            p2p_s=self._hops_s(layout, work),
+            reduce_s=tuple(self._reduce_s(layout, n, c, kind) for n, c, kind in zip(params, chunks, kinds, strict=True)),
+            sync_s=self._tied_s(layout, work) + self._gather_s(layout, stage_params),
+            optimizer_s=compute.optimizer_s(self.device, _share_of(stage_params, layout))
+            + self.network.all_reduce_s(self.topology.world(layout), 4),
         )
         return Draft(outline, stages)
 
     def price(self, draft: Draft) -> Estimate:
         """Play the pipe and sum the terms."""
-        outline, stages, pipe = draft.outline, draft.stages, draft.stages.pipe
-        pipe_s = max(pipe_ends(pipe, outline))
-        unhindered_s = max(pipe_ends(replace(pipe, p2p_s=(0.0,) * len(pipe.p2p_s)), outline))
-        step_s = draft.step_s
+        stages, pipe = draft.stages, draft.stages.pipe
+        outline = self.counted(draft.outline)
+        alone = replace(pipe, reduce_s=(0.0,) * len(pipe.reduce_s))
+        pipe_s = max(ends(alone, outline, self.orders))
+        unhindered_s = max(ends(replace(alone, p2p_s=(0.0,) * len(pipe.p2p_s)), outline, self.orders))
+        step_s = draft.step_s(self.orders)
         slow = max(range(len(pipe.stage_s)), key=lambda s: pipe.stage_s[s])
-        work_s, tp_s = outline.rounds * stages.compute[slow].total, outline.rounds * stages.tp[slow].total
+        compute_s = pipe.by_stage([c.total for c in stages.compute])
+        work_s, tp_s = outline.rounds * compute_s[slow], outline.rounds * pipe.by_stage([t.total for t in stages.tp])[slow]
         layout, fullest = outline.layout, outline.fullest
         return Estimate(
             step_s=step_s,
@@ -119,35 +122,65 @@ class Pricer:
             memory=fullest.terms(),
             memory_bytes=fullest.total,
             verdict=memory.verdict(fullest.total, self.device_bytes),
-            stage_s=tuple(c.total for c in stages.compute),
+            stage_s=compute_s,
         )
 
     def _microbatch(self, layout: Layout) -> Microbatch:
         tp, workload = layout.tp, self.workload
         if tp not in self._shares:
             self._shares[tp] = share(self._parts, tp)
-        return Microbatch(self.model, self._shares[tp], self.device, workload.precision, workload.seq_len, layout.micro_batch)
+        return Microbatch(
+            model=self.model,
+            share=self._shares[tp],
+            device=self.device,
+            precision=workload.precision,
+            seq_len=workload.seq_len,
+            samples=layout.micro_batch,
+            sp=layout.sp,
+            recompute=layout.recompute,
+        )
 
-    def _pieces_of(self, layout: Layout) -> tuple[Piece, Piece, Piece]:
-        """Layer, embedding and head."""
+    def _pieces_of(self, layout: Layout) -> Pieces:
         group = self.topology.tp_group(layout)
-        key = (layout.tp, layout.micro_batch, group)
+        key = (layout.tp, layout.micro_batch, layout.sp, layout.recompute, group)
         if key not in self._pieces:
-            self._pieces[key] = _pieces(self._microbatch(layout), self.network, group)
+            self._pieces[key] = pieces(self._microbatch(layout), self.network, group)
         return self._pieces[key]
 
-    def _exposed_s(self, params: int, group: Group, last_backward_s: float) -> float:
-        """What the last backward does not hide of the gradients' all-reduce."""
-        num_bytes = memory.GRADIENT_BYTES * params
-        whole_s = self.network.all_reduce_s(group, num_bytes)
+    def _hops_s(self, layout: Layout, work: Microbatch) -> tuple[float, ...]:
+        """From each chunk to the next; a way between stages that are not neighbours is as slow as the slowest hop."""
+        inside = self.topology.hops_inside(layout)
+        stage_of = [layout.stage_of_chunk(c) for c in range(layout.num_chunks)]
+        hop_s = {near: self.network.p2p_s(work.residual_bytes, near) for near in (True, False)}
+        return tuple(
+            0.0 if a == b else hop_s[all(inside[min(a, b) : max(a, b)])] for a, b in zip(stage_of, stage_of[1:], strict=False)
+        )
+
+    def _reduce_s(self, layout: Layout, params: int, chunk: Piece, kind: tuple[int, bool, bool]) -> float:
+        """What the chunk's last backward does not hide of its gradients' reduction; and the sum of norms' gradients under sp."""
+        group, num_bytes = self.topology.dp_group(layout), memory.GRADIENT_BYTES * params
+        norms_s = 0.0
+        if layout.sp:
+            layers, _, last = kind
+            norm_bytes = memory.GRADIENT_BYTES * (2 * layers + last) * self.model.hidden
+            norms_s = self.network.all_reduce_s(self.topology.tp_group(layout), norm_bytes)
+        collective_s = self.network.all_gather_s if layout.zero else self.network.all_reduce_s
+        whole_s = collective_s(group, num_bytes)
         if not self.device.overlap:
-            return whole_s
-        tail_s = self.network.all_reduce_s(group, min(BUCKET_BYTES, num_bytes))
-        return max(tail_s, OVERLAPPED_SLOWDOWN * whole_s - self.device.overlap * last_backward_s)
+            return whole_s + norms_s
+        last_s = chunk.compute.weight_grad if layout.schedule in SPLIT else chunk.compute.backward
+        tail_s = collective_s(group, min(BUCKET_BYTES, num_bytes))
+        return max(tail_s, OVERLAPPED_SLOWDOWN * whole_s - self.device.overlap * last_s) + norms_s
+
+    def _gather_s(self, layout: Layout, params: int) -> float:
+        """Under zero 1 the next forward waits for the weights that other replicas updated."""
+        if not layout.zero:
+            return 0.0
+        return self.network.all_gather_s(self.topology.dp_group(layout), memory.WEIGHT_BYTES[self.workload.precision] * params)
 
     def _tied_s(self, layout: Layout, work: Microbatch) -> float:
         """First and last stage sum their gradients of a tied embedding."""
-        if not self.model.tied or layout.pp == 1:
+        if not self.model.tied or layout.stage_of_chunk(0) == layout.stage_of_chunk(layout.num_chunks - 1):
             return 0.0
         inside = all(self.topology.hops_inside(layout))
         return self.network.all_reduce_s(Group(2, 2 if inside else 1), memory.GRADIENT_BYTES * work.share.embed_params)
@@ -159,23 +192,6 @@ def price(model: ModelSpec, workload: Workload, cluster: ClusterSpec, layout: La
     return pricer.price(pricer.draft(pricer.outline(layout)))
 
 
-def _pieces(work: Microbatch, network: Network, group: Group) -> tuple[Piece, Piece, Piece]:
-    """Layer, embedding and head. A column-row pair all-reduces its output forward and its input's gradient backward, twice a layer;
-    the embedding sums forward, the head backward, and the loss over a cut vocabulary needs three numbers per token."""
-    if group.size == 1:
-        none = Seconds(0.0, 0.0)
-        return Piece(compute.layer(work), none), Piece(compute.embedding(work), none), Piece(compute.head(work), none)
-    whole_s = network.all_reduce_s(group, work.activation_bytes)
-    numbers_s = 3 * network.all_reduce_s(group, 4 * work.tokens)
-    layer, embed, head = compute.layer(work), compute.embedding(work), compute.head(work)
-    jitter = work.device.jitter
-    return (
-        Piece(layer, Seconds(2 * whole_s + jitter * layer.forward, 2 * whole_s + jitter * layer.backward)),
-        Piece(embed, Seconds(whole_s, 0.0)),
-        Piece(head, Seconds(numbers_s + jitter * head.forward, whole_s + jitter * head.backward)),
-    )
-
-
-def _total(counts: tuple[int, int, int], seconds: tuple[Seconds, Seconds, Seconds]) -> Seconds:
-    forward = sum(n * s.forward for n, s in zip(counts, seconds, strict=True))
-    return Seconds(forward, sum(n * s.backward for n, s in zip(counts, seconds, strict=True)))
+def _share_of(params: int, layout: Layout) -> int:
+    """Parameters that one rank updates."""
+    return math.ceil(params / layout.dp) if layout.zero else params

@@ -94,72 +94,50 @@ def _alternate(forward: Order, backward: Order, warmup: int) -> tuple[Action, ..
     return tuple(out)
 
 
-@dataclass(slots=True)
-class _Rank:
-    """One rank while its list is made: time, the list, and the next microbatch of each chunk by operation."""
-
-    chunks: list[int]
-    clock: int = 0
-    actions: list[Action] = field(default_factory=list)
-    following: dict[tuple[Op, int], int] = field(default_factory=dict)
-
-    def count(self, op: Op) -> int:
-        return sum(self.following.get((op, c), 0) for c in self.chunks)
-
-
-Option = tuple[int, int, int, int, Action]
-"""(start, preference, later chunks first, stage, Action)."""
 _PREFERENCE = (Op.INPUT_GRAD, Op.FORWARD, Op.WEIGHT_GRAD)
 
 
+@dataclass(slots=True)
+class _Rank:
+    """One rank while its list is made: its chunks, those that come last first; how many microbatches of each are through."""
+
+    chunks: list[int]
+    limits: tuple[int, int]
+    """Activations whose I is to come, and whose W is to come, that it may hold."""
+    actions: list[Action] = field(default_factory=list)
+
+    def choose(self, done: Mapping[Op, list[int]], num_microbatches: int) -> Action | None:
+        """What it does next, given how many microbatches of every chunk are through; None when it has to wait."""
+        forward, inputs, weights = (sum(done[op][c] for c in self.chunks) for op in (Op.FORWARD, Op.INPUT_GRAD, Op.WEIGHT_GRAD))
+        full = forward - inputs >= self.limits[0] or forward - weights >= self.limits[1]
+        for op in _PREFERENCE:
+            for chunk in () if op is Op.FORWARD and full else self.chunks:
+                if done[op][chunk] < min(num_microbatches, _fed(done, op, chunk)):
+                    return Action(op, chunk, done[op][chunk])
+        return None
+
+
 def _fill(name: str, num_stages: int, num_microbatches: int, num_chunks: int, alive: Callable[[int], int]) -> Schedule:
-    """List scheduling with F = I = W = 1: always the Action that can start first on any rank; of equal ones I before F before W.
+    """List scheduling with F = I = W = 1: in each unit of time every rank does what it can, I before F before W, late chunks first.
 
     A rank holds at most `alive(s)` activations whose I is to come, and as many as stage 0 may counting those whose W is to come.
     """
     stage_of = [stage_of_chunk(name, num_stages, c) for c in range(num_chunks)]
-    ranks = [_Rank([c for c in range(num_chunks) if stage_of[c] == s]) for s in range(num_stages)]
-    ends: dict[Action, int] = {}
-    best: dict[int, Option] = {}
-    changed = set(range(num_stages))
-    for _ in range(3 * num_chunks * num_microbatches):
-        for s in changed:
-            options = _options(ranks[s], s, (alive(s), alive(0)), num_microbatches, num_chunks - 1, ends)
-            best.pop(s, None)
-            if options:
-                best[s] = min(options, key=lambda o: o[:4])
-        start, _, _, stage, action = min(best.values(), key=lambda o: o[:4])
-        rank = ranks[stage]
-        ends[action] = rank.clock = start + 1
-        rank.following[action.op, action.chunk] = action.microbatch + 1
-        rank.actions.append(action)
-        changed = {stage_of[c] for c in (action.chunk - 1, action.chunk, action.chunk + 1) if 0 <= c < num_chunks}
+    ranks = [_Rank([c for c in reversed(range(num_chunks)) if stage_of[c] == s], (alive(s), alive(0))) for s in range(num_stages)]
+    done = {op: [0] * num_chunks for op in _PREFERENCE}
+    while min(done[Op.WEIGHT_GRAD]) < num_microbatches:
+        chosen = [(rank, action) for rank in ranks if (action := rank.choose(done, num_microbatches))]
+        for rank, action in chosen:
+            rank.actions.append(action)
+            done[action.op][action.chunk] += 1
     return Schedule(name, num_microbatches, num_chunks, tuple(tuple(r.actions) for r in ranks))
 
 
-def _options(
-    rank: _Rank, stage: int, limits: tuple[int, int], num_microbatches: int, last: int, ends: Mapping[Action, int]
-) -> list[Option]:
-    """What a rank could do next. `limits`: activations whose I is to come, and whose W is to come."""
-    forwards = rank.count(Op.FORWARD)
-    full = forwards - rank.count(Op.INPUT_GRAD) >= limits[0] or forwards - rank.count(Op.WEIGHT_GRAD) >= limits[1]
-    out = []
-    for chunk in rank.chunks:
-        for preference, op in enumerate(_PREFERENCE):
-            action = Action(op, chunk, rank.following.get((op, chunk), 0))
-            if action.microbatch < num_microbatches and not (op is Op.FORWARD and full):
-                sources = _sources(action, last)
-                if all(s in ends for s in sources):
-                    start = max([rank.clock, *(ends[s] for s in sources)])
-                    out.append((start, preference, -chunk, stage, action))
-    return out
-
-
-def _sources(action: Action, last: int) -> list[Action]:
-    """What must be done before an Action."""
-    chunk, m = action.chunk, action.microbatch
-    if action.op is Op.FORWARD:
-        return [Action(Op.FORWARD, chunk - 1, m)] if chunk else []
-    if action.op is Op.INPUT_GRAD:
-        return [Action(Op.FORWARD, chunk, m), *([Action(Op.INPUT_GRAD, chunk + 1, m)] if chunk < last else [])]
-    return [Action(Op.INPUT_GRAD, chunk, m)]
+def _fed(done: Mapping[Op, list[int]], op: Op, chunk: int) -> int:
+    """For how many microbatches an operation of a chunk has what it needs."""
+    if op is Op.FORWARD:
+        return done[op][chunk - 1] if chunk else done[op][chunk] + 1
+    if op is Op.WEIGHT_GRAD:
+        return done[Op.INPUT_GRAD][chunk]
+    after = done[op][chunk + 1] if chunk + 1 < len(done[op]) else done[Op.FORWARD][chunk]
+    return min(after, done[Op.FORWARD][chunk])

@@ -157,8 +157,8 @@ def unsupported(layout: Layout) -> list[tuple[str, str]]:
     problems = []
     if layout.cp > 1:
         problems.append(("cp", "context parallelism is not available for training; use cp: 1"))
-    if layout.sp:
-        problems.append(("sp", "sequence parallelism is not available for training; use sp: false"))
+    if layout.sp and layout.tp == 1:
+        problems.append(("sp", "sequence parallelism cuts activations over tp, which is 1; use sp: false, or tp: 2 or more"))
     if layout.schedule == "zbv" and layout.vpp != 2:
         problems.append(("vpp", f"{layout.vpp} does not fit schedule zbv, whose stages hold two chunks each; use vpp: 2"))
     elif layout.schedule == "interleaved" and layout.vpp < 2:
@@ -167,8 +167,6 @@ def unsupported(layout: Layout) -> list[tuple[str, str]]:
         problems.append(
             ("vpp", f"{layout.vpp} chunks per stage do not fit schedule {layout.schedule}; use schedule: interleaved or zbv")
         )
-    if layout.zero:
-        problems.append(("zero", "sharded optimizer state is not available for training; use zero: 0"))
-    if layout.recompute != "none":
-        problems.append(("recompute", "activation recomputation is not available for training; use recompute: none"))
+    if layout.zero > 1:
+        problems.append(("zero", f"{layout.zero} is not available for training; use zero: 1 or 0"))
     return problems

@@ -4,8 +4,8 @@
              rank 0:    manifest.json, fsync ─▶ rename to step-00000100, fsync the directory ─▶ prune ─▶ tell all
     load     each rank: for every part of its weights, the overlap with the boxes of the manifest
 
-An element is written once: tp and pp ranks write what they own, and dp replicas share the tensors between them. A failed save leaves
-the older checkpoints as they were.
+An element is written once: every rank writes what it owns, and of what replicas hold alike each writes some tensors. A failed save
+leaves the older checkpoints as they were.
 """
 
 from __future__ import annotations
@@ -25,14 +25,13 @@ from safetensors.torch import save_file
 
 from rayplane.comm.mesh import Mesh
 from rayplane.errors import CheckpointError
-from rayplane.model.parameter import Part
 from rayplane.spec.model import ModelSpec
-from rayplane.spec.sharding import owned_of
+from rayplane.spec.sharding import Chunk, owned_of
 from rayplane.train.manifest import NAME, Box, Manifest, complete, folder_name, model_numbers
+from rayplane.train.optim import Piece
 
 Tensor = torch.Tensor
-State = Iterable[tuple[str, Part, Tensor]]
-"""(state name, part, this rank's piece of it), as Optimizer.tensors gives."""
+State = Iterable[Piece]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +77,10 @@ class Store:
         manifest.check_model(self.model, folder)
         manifest.check_data(data, folder)
         reader = _Reader(folder)
-        for name, part, piece in state:
-            boxes = manifest.tensors.get(f"{name}/{part.tensor.name}", ())
-            filled = sum(reader.copy(box, part, piece) for box in boxes)
-            if filled != piece.numel():
-                raise CheckpointError(f"{folder}: {name}/{part.tensor.name} is incomplete: {filled} of {piece.numel()} elements")
+        for piece in state:
+            filled = sum(reader.copy(box, piece) for box in manifest.tensors.get(piece.name, ()))
+            if filled != piece.data.numel():
+                raise CheckpointError(f"{folder}: {piece.name} is incomplete: {filled} of {piece.data.numel()} elements")
         return Progress(manifest.step, manifest.samples, manifest.data)
 
     def clean(self) -> None:
@@ -95,18 +93,26 @@ class Store:
         file = f"rank-{self.mesh.rank:05d}.safetensors"
         tensors: dict[str, Tensor] = {}
         boxes: dict[str, Box] = {}
-        for number, (name, part, piece) in enumerate(state):
-            owned = owned_of(part.tensor, self.mesh.layout, self.mesh.coord)
-            if owned is None or number % self.mesh.layout.dp != self.mesh.coord.dp:
+        for piece in state:
+            mine = self._mine(piece)
+            if mine is None:
                 continue
-            key = f"{name}/{part.tensor.name}@{','.join(map(str, owned.offset))}"
-            tensors[key] = piece[owned.within(part.chunk).slices].detach().cpu().contiguous()
-            boxes[key] = Box(owned.offset, owned.size, file, key, _crc32(tensors[key]))
+            key = f"{piece.name}@{','.join(map(str, mine.offset))}"
+            tensors[key] = piece.data[mine.within(piece.part.chunk).slices].detach().cpu().contiguous()
+            boxes[key] = Box(mine.offset, mine.size, file, key, _crc32(tensors[key]))
         if tensors:
             folder.mkdir(parents=True, exist_ok=True)
             save_file(tensors, folder / file)
             _fsync(folder / file)
         return boxes
+
+    def _mine(self, piece: Piece) -> Chunk | None:
+        """What this rank has to write of a piece: what it owns; of what replicas hold alike, its share of the tensors."""
+        layout, coord = self.mesh.layout, self.mesh.coord
+        owned = owned_of(piece.part.tensor, layout, coord)
+        if owned is None or (piece.replicated and zlib.crc32(piece.name.encode()) % layout.dp != coord.dp):
+            return None
+        return owned.overlap(piece.part.chunk)
 
     def _commit(self, temporary: Path, progress: Progress, answers: list[dict[str, Any]]) -> str:
         """Write the manifest, give the folder its name, drop the oldest; returns what went wrong, or nothing."""
@@ -153,9 +159,10 @@ class _Reader:
         self._folder = folder
         self._open: dict[str, Any] = {}
 
-    def copy(self, box: Box, part: Part, piece: Tensor) -> int:
+    def copy(self, box: Box, piece: Piece) -> int:
         """Copy the overlap of a box with a rank's piece; returns its number of elements."""
-        common = box.chunk.overlap(part.chunk)
+        here = piece.part.chunk
+        common = box.chunk.overlap(here)
         if common is None:
             return 0
         path, remedy = self._folder / box.file, f"remove {self._folder} to go on from an older checkpoint"
@@ -167,7 +174,7 @@ class _Reader:
             raise CheckpointError(f"{path}: cannot read {box.key} ({error}); {remedy}") from error
         if _crc32(values) != box.crc32:
             raise CheckpointError(f"{path}: {box.key} is damaged (its checksum differs); {remedy}")
-        piece[common.within(part.chunk).slices] = values[common.within(box.chunk).slices].to(piece.device)
+        piece.data[common.within(here).slices] = values[common.within(box.chunk).slices].to(piece.data.device)
         return common.numel
 
 

@@ -7,7 +7,8 @@ grads *= min(1, clip / norm)                                         (Pascanu et
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -15,6 +16,8 @@ from rayplane.comm.mesh import Mesh
 from rayplane.model.parameter import Part, Weight
 from rayplane.spec.job import OptimizerSection
 from rayplane.spec.sharding import owned_of
+from rayplane.train.flat import Bucket
+from rayplane.train.gradients import Gradients
 
 Tensor = torch.Tensor
 STATES = ("model", "exp_avg", "exp_avg_sq")
@@ -32,22 +35,61 @@ def learning_rate(section: OptimizerSection, step: int, steps: int) -> float:
     return section.min_lr + (section.lr - section.min_lr) * share
 
 
-class Optimizer:
-    """Holds the fp32 master of each weight (the weight itself when it is fp32) and AdamW's moments."""
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A box of one global tensor of a checkpoint, as one rank holds it. `name` is STATE/TENSOR."""
 
-    def __init__(self, weights: Sequence[Weight], section: OptimizerSection, mesh: Mesh):
-        self._weights = list(weights)
-        self._masters = [w if w.dtype == torch.float32 else torch.nn.Parameter(w.detach().float()) for w in weights]
+    name: str
+    part: Part
+    data: Tensor
+    replicated: bool
+    """Whether every replica holds it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Rows [first, last) of a weight, whose state this rank holds, with their fp32 master (the weight's own rows when it is fp32)."""
+
+    weight: Weight
+    first: int
+    last: int
+    master: torch.nn.Parameter
+    replicated: bool
+    """Whether every replica holds these rows' state."""
+
+    @property
+    def grad(self) -> Tensor:
+        """The rows' gradient."""
+        return self.weight.main_grad[self.first : self.last]
+
+    def pieces(self, storage: Tensor) -> Iterator[tuple[Part, Tensor]]:
+        """The boxes of global tensors in a tensor shaped like these rows."""
+        for part in self.weight.parts:
+            if (inside := part.rows(self.first, self.last)) is not None:
+                yield inside, storage[inside.start - self.first : inside.stop - self.first]
+
+    def write_back(self) -> None:
+        """Bring the weight in line with its master."""
+        if self.master.dtype != self.weight.dtype:
+            self.weight.data[self.first : self.last].copy_(self.master.data)
+
+
+class Optimizer:
+    """Updates the rows that the memory of each chunk assigns to this rank: all of them, or under ZeRO-1 its share."""
+
+    def __init__(self, gradients: Sequence[Gradients], section: OptimizerSection, mesh: Mesh):
+        self._gradients = gradients
+        self._shards = [shard for g in gradients for bucket in g.memory.buckets for shard in _shards(g.memory.rows, bucket)]
         groups = []
         for decay in (True, False):
-            members = [m for w, m in zip(weights, self._masters, strict=True) if w.parts[0].tensor.decay is decay]
+            members = [s.master for s in self._shards if s.weight.parts[0].tensor.decay is decay]
             if members:
                 groups.append({"params": members, "weight_decay": section.weight_decay if decay else 0.0})
         self._adamw = torch.optim.AdamW(groups, lr=section.lr, betas=(section.beta1, section.beta2), eps=section.eps, fused=True)
-        for master in self._masters:
-            moments = {name: torch.zeros_like(master, memory_format=torch.contiguous_format) for name in STATES[1:]}
-            self._adamw.state[master] = {"step": torch.zeros((), device=mesh.device), **moments}
-        self._owned = _owned_grads(self._weights, mesh)
+        for shard in self._shards:
+            moments = {name: torch.zeros_like(shard.master, memory_format=torch.contiguous_format) for name in STATES[1:]}
+            self._adamw.state[shard.master] = {"step": torch.zeros((), device=mesh.device), **moments}
+        self._owned = [grad for g in gradients for grad in _owned_grads(g, mesh)]
 
     def square_norm(self) -> Tensor:
         """Sum of squares of the gradients that this rank owns, a scalar in fp64."""
@@ -55,33 +97,45 @@ class Optimizer:
         return torch.stack(norms).double().square().sum() if norms else torch.zeros((), dtype=torch.float64)
 
     def step(self, lr: float, scale: float) -> None:
-        """One AdamW step with the gradients times `scale`."""
-        for weight, master in zip(self._weights, self._masters, strict=True):
-            master.grad = weight.main_grad
-        if scale != 1.0:
-            torch._foreach_mul_([w.main_grad for w in self._weights], scale)
+        """One AdamW step with the gradients times `scale`; the weights are whole once `Gradients.whole` has returned."""
+        for shard in self._shards:
+            shard.master.grad = shard.grad
+        if scale != 1.0 and self._shards:
+            torch._foreach_mul_([s.grad for s in self._shards], scale)
         for group in self._adamw.param_groups:
             group["lr"] = lr
         self._adamw.step()
-        for weight, master in zip(self._weights, self._masters, strict=True):
-            master.grad = None
-            if master is not weight:
-                weight.data.copy_(master.data)
+        self._write_back()
 
-    def tensors(self) -> Iterator[tuple[str, Part, Tensor]]:
-        """(state name, part, this rank's piece of it) for all that a checkpoint holds."""
-        for weight, master in zip(self._weights, self._masters, strict=True):
-            moments = self._adamw.state[master]
-            for name, storage in zip(STATES, (master.data, moments["exp_avg"], moments["exp_avg_sq"]), strict=True):
-                for part, view in weight.views(storage):
-                    yield name, part, view
+    def tensors(self) -> Iterator[Piece]:
+        """This rank's pieces of all that a checkpoint holds."""
+        for shard in self._shards:
+            moments = self._adamw.state[shard.master]
+            for name, storage in zip(STATES, (shard.master.data, moments["exp_avg"], moments["exp_avg_sq"]), strict=True):
+                for part, view in shard.pieces(storage):
+                    yield Piece(f"{name}/{part.tensor.name}", part, view, shard.replicated)
 
     def loaded(self, steps_done: int) -> None:
         """Call after writing into `tensors`: sets the step count and brings the weights in line with their masters."""
-        for weight, master in zip(self._weights, self._masters, strict=True):
-            self._adamw.state[master]["step"].fill_(float(steps_done))
-            if master is not weight:
-                weight.data.copy_(master.data)
+        for shard in self._shards:
+            self._adamw.state[shard.master]["step"].fill_(float(steps_done))
+        self._write_back()
+
+    def _write_back(self) -> None:
+        for shard in self._shards:
+            shard.master.grad = None
+            shard.write_back()
+        for gradients in self._gradients:
+            gradients.spread()
+
+
+def _shards(rows: Mapping[Weight, tuple[int, int]], bucket: Bucket) -> Iterator[Shard]:
+    for weight in bucket.weights:
+        first, last = rows[weight]
+        if last > first:
+            mine = weight.detach()[first:last]
+            master = torch.nn.Parameter(mine if weight.dtype == torch.float32 else mine.float())
+            yield Shard(weight, first, last, master, bucket.sizes is None)
 
 
 def clip_scale(norm: float, clip: float) -> float:
@@ -89,14 +143,17 @@ def clip_scale(norm: float, clip: float) -> float:
     return clip / norm if clip and norm > clip else 1.0
 
 
-def _owned_grads(weights: Sequence[Weight], mesh: Mesh) -> list[Tensor]:
-    """Views of the gradients that count for the norm; replicas hold equal ones, and the first counts."""
-    if mesh.coord.dp:
-        return []
-    out = []
-    for weight in weights:
-        for part, grad in weight.views(weight.main_grad):
-            owned = owned_of(part.tensor, mesh.layout, mesh.coord)
-            if owned is not None:
-                out.append(grad[owned.within(part.chunk).slices])
-    return out
+def _owned_grads(gradients: Gradients, mesh: Mesh) -> Iterator[Tensor]:
+    """Views of the gradients that count for the norm: what this rank owns of the rows that it updates.
+
+    Replicas that all update a weight hold equal gradients, and the first counts.
+    """
+    for bucket in gradients.memory.buckets:
+        if bucket.sizes is None and mesh.coord.dp:
+            continue
+        for weight in bucket.weights:
+            for part in weight.parts:
+                inside, owned = part.rows(*gradients.memory.rows[weight]), owned_of(part.tensor, mesh.layout, mesh.coord)
+                common = inside.chunk.overlap(owned) if inside is not None and owned is not None else None
+                if inside is not None and common is not None:
+                    yield weight.main_grad[inside.start : inside.stop][common.within(inside.chunk).slices]

@@ -57,22 +57,22 @@ class TrainRank:
         layout, stage = mesh.layout, mesh.coord.pp
         # Putting weight gradients off pays where there is communication to hide them behind.
         work = GradWork(defer=mesh.tp.size > 1)
-        place = Place(mesh.tp, work, DTYPES[train.precision])
+        place = Place(mesh.tp, work, DTYPES[train.precision], layout.sp, layout.recompute)
         self.chunks = _chunks(spec, place, mesh)
         self.weights = list(dict.fromkeys(w for chunk in self.chunks.values() for w in chunk.weights()))
         initialise(self.weights, train.seed)
         self._gradients = _gradients(self.chunks, mesh)
-        self.optimizer = Optimizer(self.weights, train.optimizer, mesh)
-        self._stage = Stage(self.chunks, self._gradients, work, mesh, spec.hidden, place.dtype)
+        self.optimizer = Optimizer(list(self._gradients.values()), train.optimizer, mesh)
+        self._stage = Stage(self.chunks, self._gradients, place, mesh, spec.hidden)
         self._sizes = layout.microbatch_sizes(train.global_batch, mesh.coord.dp)
         self._actions = build(layout, len(self._sizes)).ranks[stage]
 
     def read_weights(self, path: Path) -> None:
         """Take the weights from a published model (a Hugging Face folder or GGUF file); only this rank's part is read."""
         source = open_weights(path, self.spec)
-        for name, part, piece in self.optimizer.tensors():
-            if name == "model":
-                piece.copy_(source.read(part.tensor.name, part.chunk))
+        for piece in self.optimizer.tensors():
+            if piece.name.startswith("model/"):
+                piece.data.copy_(source.read(piece.part.tensor.name, piece.part.chunk))
         self.optimizer.loaded(0)
 
     def save(self, checkpoints: Store) -> Path:

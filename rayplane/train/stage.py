@@ -15,7 +15,8 @@ import torch
 
 from rayplane.comm.mesh import Mesh
 from rayplane.comm.p2p import BACKWARD, FORWARD, Pipe
-from rayplane.model.parameter import GradWork, Weight, Work
+from rayplane.model.layers import Place
+from rayplane.model.parameter import Weight, Work
 from rayplane.model.transformer import ModelChunk
 from rayplane.spec.schedule import GIVES_WEIGHT_GRAD, Action, Op
 from rayplane.train.gradients import Gradients
@@ -34,25 +35,17 @@ class Microbatch:
 class Stage:
     """One rank's model chunks and the activations in flight."""
 
-    def __init__(
-        self,
-        chunks: dict[int, ModelChunk],
-        gradients: dict[int, Gradients],
-        work: GradWork,
-        mesh: Mesh,
-        hidden: int,
-        dtype: torch.dtype,
-    ):
-        self._chunks, self._gradients, self._work, self._mesh = chunks, gradients, work, mesh
+    def __init__(self, chunks: dict[int, ModelChunk], gradients: dict[int, Gradients], place: Place, mesh: Mesh, hidden: int):
+        self._chunks, self._gradients, self._place, self._mesh = chunks, gradients, place, mesh
+        self._work = place.grads
         self._hidden, self._last = hidden, mesh.layout.num_chunks - 1
-        self._dtype = dtype
         self._pipe = Pipe(mesh.axes["pp"], mesh.axes["pp_back"])
         self._inputs: dict[tuple[int, int], Tensor] = {}
         self._outputs: dict[tuple[int, int], Tensor] = {}
         self._held: dict[tuple[int, int], Work] = {}
         # A tied weight of two chunks on this rank belongs to the first, whose backward comes last.
         self._owner = {w: c for c, chunk in reversed(chunks.items()) for w in chunk.weights()}
-        work.on_added = self._added
+        self._work.on_added = self._added
 
     def run(
         self, actions: Sequence[Action], batch: Sequence[Microbatch], scale: float, step: Callable[[Sequence[Tensor]], None]
@@ -92,11 +85,12 @@ class Stage:
 
     def _forward(self, action: Action, microbatch: Microbatch, scale: float) -> None:
         chunk = self._chunks[action.chunk]
+        self._gradients[action.chunk].whole()
         x = microbatch.ids if action.chunk == 0 else self._input(action)
         with self._mesh.clock.phase("forward"):
-            y = chunk(x)
+            y = chunk(x, *microbatch.ids.shape)
             if chunk.head is not None:
-                y = chunk.head.loss(y, microbatch.targets, scale)
+                y = chunk.head.loss(y, microbatch.targets.flatten(), scale)
                 self._losses.append(y.detach())
         self._inputs[_place(action)], self._outputs[_place(action)] = x, y
 
@@ -136,7 +130,9 @@ class Stage:
 
     def _post(self, action: Action, microbatch: Microbatch) -> None:
         direction, shift = (FORWARD, -1) if action.op is Op.RECV_F else (BACKWARD, 1)
-        out = torch.empty((*microbatch.ids.shape, self._hidden), dtype=self._dtype, device=self._mesh.device)
+        rows = self._place.rows(microbatch.ids.numel())
+        num_rows = microbatch.ids.numel() if rows is None else rows[self._mesh.tp.rank]
+        out = torch.empty((num_rows, self._hidden), dtype=self._place.dtype, device=self._mesh.device)
         self._pipe.post(out, self._mesh.layout.stage_of_chunk(action.chunk + shift), direction, *_place(action))
 
     def _send(self, action: Action) -> None:

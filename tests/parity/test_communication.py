@@ -6,7 +6,6 @@ The ledger counts on gloo what is handed to the transport, so these are measurem
 import pytest
 import torch
 
-from rayplane.comm.functions import enter, leave
 from rayplane.model.layers import Linear, Place
 from rayplane.model.parameter import GradWork
 from rayplane.spec.layout import Layout, split
@@ -66,43 +65,45 @@ def test_all_reduce_is_reduce_scatter_then_all_gather(size):
     assert halves == sum(ledger.bytes("tp", "all_reduce") for *_, ledger in results) == 2 * 7 * 3 * FP32 * (size - 1)
 
 
+@pytest.mark.parametrize("sp", [False, True])
 @pytest.mark.parametrize("size", [2, 3])
-def test_column_then_row_parallel_has_one_all_reduce_each_way(size):
-    batch, seq, hidden, mlp = 2, 6, 12, 18
+def test_column_then_row_parallel_sums_once_each_way(size, sp):
+    """One all-reduce forward and one backward; under sp the two halves of one instead, at the same bytes."""
+    tokens, hidden, mlp = 12, 12, 18
     up = TensorSpec("up", (Dim("mlp", mlp), Dim("hidden", hidden, cut=False)), 0, 0.1)
     down = TensorSpec("down", (Dim("hidden", hidden, cut=False), Dim("mlp", mlp)), 0, 0.1)
     generator = torch.Generator().manual_seed(0)
     w_up, w_down = torch.randn(up.shape, generator=generator), torch.randn(down.shape, generator=generator)
-    x0, dy = torch.randn(batch, seq, hidden, generator=generator), torch.randn(batch, seq, hidden, generator=generator)
+    x0, dy = torch.randn(tokens, hidden, generator=generator), torch.randn(tokens, hidden, generator=generator)
 
     def body(mesh):
-        work = GradWork(defer=True)
-        place = Place(mesh.tp, work, torch.float32)
+        place = Place(mesh.tp, GradWork(defer=True), torch.float32, sp)
         column, row = Linear(place, [up]), Linear(place, [down])
         for layer, whole in ((column, w_up), (row, w_down)):
             layer.weight.main_grad = torch.zeros(layer.weight.shape)
             layer.weight.data.copy_(whole[layer.weight.parts[0].chunk.slices])
-        x = x0.clone().requires_grad_()
-        y = leave(row(torch.tanh(column(enter(x, mesh.tp, work.run)))), mesh.tp)
-        forward = (mesh.ledger.calls("tp", "all_reduce"), mesh.ledger.bytes("tp", "all_reduce"))
-        y.backward(dy)
-        work.run()
-        both = (mesh.ledger.calls("tp", "all_reduce"), mesh.ledger.bytes("tp", "all_reduce"))
+        rows = place.rows(tokens)
+        mine = slice(None) if rows is None else slice(sum(rows[: mesh.rank]), sum(rows[: mesh.rank + 1]))
+        x = x0[mine].clone().requires_grad_()
+        y = place.summed(row(torch.tanh(column(place.whole(x, rows)))), rows)
+        forward = dict(mesh.ledger.bytes_by_operation("tp"))
+        y.backward(dy[mine])
+        place.grads.run()
         grads = [(layer.weight.parts[0].chunk.slices, layer.weight.main_grad) for layer in (column, row)]
-        return y.detach(), x.grad, grads, forward, both, len(mesh.ledger.entries)
+        return mine, y.detach(), x.grad, grads, forward, dict(mesh.ledger.bytes_by_operation("tp"))
 
     x, a, b = x0.clone().requires_grad_(), w_up.clone().requires_grad_(), w_down.clone().requires_grad_()
     expected = torch.tanh(x @ a.T) @ b.T
     expected.backward(dy)
-    ring = 2 * batch * seq * hidden * FP32 * (size - 1) // size
-    for y, dx, grads, forward, both, num_operations in run_ranks(Layout(tp=size), body):
-        torch.testing.assert_close(y, expected)
-        torch.testing.assert_close(dx, x.grad)
+    half = tokens * hidden * FP32 * (size - 1) // size
+    operations = {"all_gather": half, "reduce_scatter": half} if sp else {"all_reduce": 2 * half}
+    for mine, y, dx, grads, forward, both in run_ranks(Layout(tp=size), body):
+        torch.testing.assert_close(y, expected[mine])
+        torch.testing.assert_close(dx, x.grad[mine])
         for (slices, grad), whole in zip(grads, (a.grad, b.grad), strict=True):
             torch.testing.assert_close(grad, whole[slices])
-        assert forward == (1, ring), "forward: one all-reduce, of the row-parallel output"
-        assert both == (2, 2 * ring), "backward: one more, of the column-parallel input's gradient"
-        assert num_operations == 1, "nothing else is sent"
+        assert forward == operations
+        assert both == {op: 2 * sent for op, sent in operations.items()}
 
 
 def step_bytes(layout, spec, tmp_path):
@@ -130,6 +131,26 @@ def test_replicas_all_reduce_their_gradients_once_per_step(tmp_path):
     one, other = step_bytes(Layout(dp=2, micro_batch=1), spec, tmp_path)
     aligned = sum(-(-numel // 16) * 16 for numel in _weight_sizes(spec))
     assert one["dp"] == other["dp"] == aligned * FP32  # 2 N (p - 1) / p with p = 2
+
+
+def test_zero1_sends_the_bytes_of_the_all_reduce(tmp_path):
+    """Reduce-scatter of the gradients and all-gather of the weights: N (p - 1) / p each, with p = 2."""
+    spec = tiny(tied=False)
+    sent = [b["dp"] for b in step_bytes(Layout(dp=2, zero=1, micro_batch=1), spec, tmp_path)]
+    aligned = sum(-(-numel // 16) * 16 for numel in _weight_sizes(spec))
+    assert sum(sent) == 2 * aligned * FP32
+
+
+def test_zero1_shares_the_optimizer_state(tmp_path):
+    spec, job = tiny(tied=True), section(tmp_path)
+
+    def body(mesh):
+        rank = make_rank(spec, job, mesh)
+        return sum(p.data.numel() for p in rank.optimizer.tensors() if p.name.startswith("exp_avg/"))
+
+    held = run_ranks(cut(spec, Layout(dp=3, zero=1)), body)
+    assert sum(held) == spec.num_params, "each element's moments are on one replica"
+    assert max(held) < 1.2 * spec.num_params / 3
 
 
 def test_tp_has_two_all_reduces_a_layer_each_way(tmp_path):

@@ -78,13 +78,13 @@ def forward(chunk: ModelChunk, mesh: Mesh, answer: Answer, hidden: int, tag: int
     ids = torch.tensor([answer.prompt + answer.out[:-1]])
     x = ids
     if mesh.coord.pp > 0:
-        x = torch.empty((*ids.shape, hidden))
+        x = torch.empty((ids.numel(), hidden))
         mesh.pp.start_recv(x, mesh.coord.pp - 1, tag)()
-    y = chunk(x)
+    y = chunk(x, *ids.shape)
     if chunk.head is None:
         mesh.pp.start_send(y.contiguous(), mesh.coord.pp + 1, tag)()
         return None
-    return chunk.head.logits(y[:, -len(answer.out) :])[0].log_softmax(-1)
+    return chunk.head.logits(y[-len(answer.out) :]).log_softmax(-1)
 
 
 def run_rank(rank: int, layout: Layout, model: SmolLm, answers: list[Answer], store: dist.Store) -> list[torch.Tensor | None]:

@@ -17,6 +17,32 @@ LAYOUTS = {
     "pp2-uneven-microbatches": Layout(pp=2, micro_batch=3),
     "pp4": Layout(pp=4, micro_batch=2),
     "pp4-fewer-microbatches-than-stages": Layout(pp=4, micro_batch=4),
+    "pp2-zb-h1": Layout(pp=2, micro_batch=1, schedule="zb-h1"),
+    "pp4-zb-h1": Layout(pp=4, micro_batch=2, schedule="zb-h1"),
+    "pp2-interleaved": Layout(pp=2, vpp=2, micro_batch=2, schedule="interleaved"),
+    "pp2-interleaved-uneven": Layout(pp=2, vpp=2, micro_batch=3, schedule="interleaved", boundaries=(1, 2, 0, 1)),
+    "pp1-two-chunks": Layout(vpp=2, micro_batch=2, schedule="interleaved"),
+    "pp2-zbv": Layout(pp=2, vpp=2, micro_batch=1, schedule="zbv"),
+    "pp2-tp2-zbv": Layout(pp=2, vpp=2, tp=2, micro_batch=2, schedule="zbv"),
+    "dp2-pp2-zb-h1": Layout(dp=2, pp=2, micro_batch=2, schedule="zb-h1"),
+    "dp2-pp2-zbv": Layout(dp=2, pp=2, vpp=2, micro_batch=2, schedule="zbv"),
+    "dp2-pp2-interleaved-uneven": Layout(dp=2, pp=2, vpp=2, micro_batch=3, schedule="interleaved"),
+    "dp2-zero1": Layout(dp=2, zero=1, micro_batch=2),
+    "dp3-zero1": Layout(dp=3, zero=1, micro_batch=2),
+    "dp2-tp2-zero1": Layout(dp=2, tp=2, zero=1, micro_batch=2),
+    "dp2-pp2-zero1-zbv": Layout(dp=2, pp=2, vpp=2, zero=1, micro_batch=2, schedule="zbv"),
+    "dp2-pp2-zero1-zb-h1": Layout(dp=2, pp=2, zero=1, micro_batch=2, schedule="zb-h1"),
+    "dp2-pp2-tp2-sp-zero1": Layout(dp=2, pp=2, tp=2, sp=True, zero=1, micro_batch=2),
+    "recompute-full": Layout(micro_batch=2, recompute="full"),
+    "recompute-selective": Layout(micro_batch=2, recompute="selective"),
+    "pp2-tp2-sp-recompute-full": Layout(pp=2, tp=2, sp=True, micro_batch=2, recompute="full"),
+    "pp2-tp2-recompute-selective-zb-h1": Layout(pp=2, tp=2, micro_batch=2, recompute="selective", schedule="zb-h1"),
+    "dp2-pp2-recompute-full-zb-h1": Layout(dp=2, pp=2, micro_batch=2, recompute="full", schedule="zb-h1", zero=1),
+    "tp2-sp": Layout(tp=2, sp=True, micro_batch=2),
+    "tp3-sp-uneven": Layout(tp=3, sp=True, micro_batch=3),
+    "pp2-tp2-sp": Layout(pp=2, tp=2, sp=True, micro_batch=3),
+    "pp2-tp2-sp-zb-h1": Layout(pp=2, tp=2, sp=True, micro_batch=1, schedule="zb-h1"),
+    "dp2-tp2-sp": Layout(dp=2, tp=2, sp=True, micro_batch=2),
     "dp2": Layout(dp=2, micro_batch=2),
     "dp3-uneven-replicas": Layout(dp=3, micro_batch=2),
     "dp2-tp2": Layout(dp=2, tp=2, micro_batch=2),
@@ -31,7 +57,7 @@ MODELS = {
     "qwen": tiny(tied=False, qkv_bias=True, qk_norm=True, heads=4, kv_heads=2),
     "qwen-tied-9-heads": tiny(tied=True, qkv_bias=True, qk_norm=True),
 }
-FEW = ("tp2", "tp3", "pp2-1f1b", "dp2-pp2-tp2")
+FEW = ("tp2", "tp3", "tp3-sp-uneven", "pp2-1f1b", "dp2-pp2-tp2", "dp2-pp2-tp2-sp-zero1")
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,13 @@ from .training import assert_equal, cut, make_rank, section, store, tiny, train
 from .world import run_ranks
 
 SPEC = tiny(tied=True)
-CHAIN = {"tp2": Layout(tp=2, micro_batch=2), "pp2": Layout(pp=2, micro_batch=2), "dp2": Layout(dp=2, micro_batch=2)}
+CHAIN = [
+    Layout(tp=2, micro_batch=2),
+    Layout(pp=2, micro_batch=2),
+    Layout(dp=2, micro_batch=2),
+    Layout(dp=3, tp=2, sp=True, zero=1, micro_batch=2),
+    Layout(dp=2, pp=2, vpp=2, schedule="zbv", zero=1, micro_batch=1),
+]
 
 
 def run_part(layout, job, resume, steps):
@@ -32,10 +38,10 @@ def run_part(layout, job, resume, steps):
 
 
 def test_resume_under_other_layouts_equals_straight_through(tmp_path):
-    job = section(tmp_path, steps=15)
+    job = section(tmp_path, steps=25)
     straight = train(SPEC, Layout(micro_batch=8), job)
     losses, newest = [], None
-    for steps, layout in zip((5, 10, 15), CHAIN.values(), strict=True):
+    for steps, layout in zip((5, 10, 15, 20, 25), CHAIN, strict=True):
         losses += run_part(layout, job, newest, steps)
         newest = complete(tmp_path / "run")[-1]
     assert losses == pytest.approx(straight.losses, rel=1e-6)
@@ -50,8 +56,9 @@ def _without_steps(run):
     return type(run)([], [], run.holdout, run.tensors)
 
 
-def test_every_element_is_written_once(tmp_path):
-    run_part(Layout(dp=2, pp=2, tp=2, micro_batch=2), section(tmp_path), None, 1)
+@pytest.mark.parametrize("zero", [0, 1])
+def test_every_element_is_written_once(zero, tmp_path):
+    run_part(Layout(dp=2, pp=2, tp=2, zero=zero, micro_batch=2), section(tmp_path), None, 1)
     manifest = Manifest.read(complete(tmp_path / "run")[-1])
     shapes = {t.name: t.numel for t in SPEC.tensors()}
     assert {n.partition("/")[2] for n in manifest.tensors} == set(shapes)

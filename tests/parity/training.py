@@ -74,9 +74,9 @@ def train(
         holdout = rank.evaluate()
         before(rank)
         reports = [rank.step(drain=False)[0] for _ in range(rank.progress.step, train.steps)]
-        pieces = [
-            (f"{name}/{part.tensor.name}", part.chunk.slices, piece.cpu().clone()) for name, part, piece in rank.optimizer.tensors()
-        ]
+        for gradients in rank._gradients.values():
+            gradients.whole()
+        pieces = [(p.name, p.part.chunk.slices, p.data.cpu().clone()) for p in rank.optimizer.tensors()]
         return Run([r.loss for r in reports], [r.grad_norm for r in reports], holdout, {}), pieces
 
     shapes = {t.name: t.shape for t in spec.tensors()}

@@ -1,0 +1,58 @@
+"""What a stage holds as its Actions run, counted from the Action list itself.
+
+    F0.0     chunk 0: 1 whole               F  a microbatch's activations are kept
+    F0.1              2 whole               B  and freed
+    I0.0              1 whole, 1 half       I  or all but what the weight gradients need: inputs and output gradients of the matrices
+    W0.0              1 whole               W  which are freed then
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rayplane.spec.schedule import Action, Op, Schedule
+
+Held = tuple[int, ...]
+"""Microbatches held at one moment: whole ones of each chunk of a stage, then halves of each."""
+
+
+def fullest(schedule: Schedule) -> tuple[tuple[Held, ...], ...]:
+    """Per stage the moments that none exceeds; which of them takes most depends on the chunks' bytes."""
+    return tuple(_largest(_moments(actions, _chunks(schedule, stage))) for stage, actions in enumerate(schedule.ranks))
+
+
+def most_bytes(moments: Iterable[Held], whole_bytes: Sequence[int], half_bytes: Sequence[int]) -> int:
+    """Bytes at the fullest moment of a stage, for the bytes that one microbatch takes in each of its chunks."""
+    sizes = (*whole_bytes, *half_bytes)
+    return max(sum(n * size for n, size in zip(held, sizes, strict=True)) for held in moments)
+
+
+def _chunks(schedule: Schedule, stage: int) -> list[int]:
+    return [c for c in range(schedule.num_chunks) if schedule.stage_of(c) == stage]
+
+
+def _moments(actions: Sequence[Action], chunks: Sequence[int]) -> set[Held]:
+    index = {chunk: i for i, chunk in enumerate(chunks)}
+    held, out = [0] * (2 * len(chunks)), set[Held]()
+    for action in actions:
+        whole, half = index[action.chunk], index[action.chunk] + len(chunks)
+        match action.op:
+            case Op.FORWARD:
+                held[whole] += 1
+            case Op.BACKWARD:
+                held[whole] -= 1
+            case Op.INPUT_GRAD:
+                held[whole] -= 1
+                held[half] += 1
+            case Op.WEIGHT_GRAD:
+                held[half] -= 1
+        out.add(tuple(held))
+    return out
+
+
+def _largest(moments: set[Held]) -> tuple[Held, ...]:
+    kept: list[Held] = []
+    for held in sorted(moments, key=lambda h: (-sum(h), h)):
+        if not any(all(a >= b for a, b in zip(other, held, strict=True)) for other in kept):
+            kept.append(held)
+    return tuple(kept)
