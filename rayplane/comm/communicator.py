@@ -21,6 +21,9 @@ from rayplane.comm.transport import Transport, Wait
 Tensor = torch.Tensor
 
 
+FIRST_SHIFT_TAG, SHIFT_TAGS = 1 << 29, 1 << 20
+
+
 class Communicator:
     """The ranks of one axis. `rank` and `size` are positions on that axis, not global ranks."""
 
@@ -28,6 +31,7 @@ class Communicator:
         if size > 1 and transport is None:
             raise ValueError(f"axis {axis} of {size} ranks needs a transport")
         self.axis, self.rank, self.size = axis, rank, size
+        self._shifts = 0
         self._transport, self._ledger, self._clock, self._phase = transport, ledger, clock, phase
 
     def all_reduce(self, x: Tensor, op: str = "sum") -> Tensor:
@@ -75,6 +79,25 @@ class Communicator:
         first = sum(sizes[: self.rank])
         part = x[first : first + sizes[self.rank]]
         return self._begin("all_gather", lambda t: t.all_gather(x, part, sizes))
+
+    def start_shift(self, x: Tensor, shape: Sequence[int]) -> Callable[[], Tensor]:
+        """Begin to send x to the next rank of the axis and to receive a tensor of `shape` from the one before.
+
+        Returns what waits for that tensor and gives it.
+        """
+        out = x.new_empty(tuple(shape))
+        # Both sides count their shifts alike; tags of plain messages end well below this.
+        tag = self._shifts = self._shifts % SHIFT_TAGS + 1
+        x = x.contiguous()
+        receive = self.start_recv(out, (self.rank - 1) % self.size, FIRST_SHIFT_TAG + tag)
+        send = self.start_send(x, (self.rank + 1) % self.size, FIRST_SHIFT_TAG + tag)
+
+        def finish() -> Tensor:
+            receive()
+            send()
+            return out
+
+        return finish
 
     def start_send(self, x: Tensor, peer: int, tag: int) -> Wait:
         """Begin to send contiguous x to rank `peer` of the axis; x must stay as it is until the wait."""

@@ -2,14 +2,14 @@
 
 tp  ranks that cut each layer            pp  stages of one replica (pp_back: the same for gradients,
 cp  ranks that cut the sequence              so that the two directions cannot block each other on NCCL)
-dp  replicas of one stage
+dp  ranks that hold the same weights: the replicas of one stage, and its cp ranks, whose gradients are summed too
 tied   the stages of first and last chunk, which both hold a tied embedding (one pair per replica and tp rank)
 world  all ranks
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 import torch.distributed as dist
@@ -46,13 +46,18 @@ class Mesh:
         return self.axes["tp"]
 
     @property
+    def cp(self) -> Communicator:
+        """The ranks that cut the sequence."""
+        return self.axes["cp"]
+
+    @property
     def pp(self) -> Communicator:
         """The stages of this rank's replica."""
         return self.axes["pp"]
 
     @property
     def dp(self) -> Communicator:
-        """The replicas of this rank's stage."""
+        """The ranks that hold the same weights: replicas of this rank's stage, and its cp ranks."""
         return self.axes["dp"]
 
     @property
@@ -75,6 +80,8 @@ def connect(layout: Layout, rank: int, store: dist.Store, device: torch.device, 
     """Form this rank's communicators; every rank of the layout calls it with the same store. Blocks until all peers came."""
     mesh = Mesh(layout, rank, device, clock, Ledger())
     groups: dict[str, tuple[int, ...]] = {axis: layout.peers(rank, axis) for axis in AXES}
+    here = layout.coord(rank)
+    groups["dp"] = tuple(layout.rank(replace(here, dp=d, cp=c)) for d in range(layout.dp) for c in range(layout.cp))
     stages = groups["pp_back"] = groups["pp"]
     ends = tuple(stages[layout.stage_of_chunk(c)] for c in (0, layout.num_chunks - 1))
     groups["tied"] = ends if rank in ends and ends[0] != ends[1] else (rank,)

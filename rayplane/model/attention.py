@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.autograd import Function
 
+from rayplane.model.context import Context, attend
 from rayplane.model.layers import Linear, Place, RmsNorm
 from rayplane.spec.model import ModelSpec, Rope
 from rayplane.spec.sharding import TensorSpec
@@ -76,21 +77,24 @@ class Attention(nn.Module):
         serves = [(first + i) // spec.group - first_kv for i in range(self._heads)]
         self._kv_of_head = None if serves == list(range(self._heads)) else torch.tensor(serves)
 
-    def forward(self, x: Tensor, seq: int, cos: Tensor, sin: Tensor) -> Tensor:  # [N, H] -> [N, H], sequences of `seq` tokens
+    def forward(self, x: Tensor, seq: int, cos: Tensor, sin: Tensor) -> Tensor:  # [N, H] -> [N, H]
+        """`seq`: tokens of the whole sequences; cos and sin are those of this rank's positions."""
         return self.o(self._place.again("selective", self._core, self.qkv(x), seq, cos, sin))
 
     def _core(self, qkv: Tensor, seq: int, cos: Tensor, sin: Tensor) -> Tensor:  # [N, (h + 2 k) D] -> [N, h D]
         d = self._head_dim
         q, k, v = qkv.split([self._heads * d, self._kv_heads * d, self._kv_heads * d], -1)
-        q, k, v = (t.unflatten(0, (-1, seq)).unflatten(-1, (-1, d)) for t in (q, k, v))  # [B, S, h or k, D]
+        q, k, v = (t.unflatten(0, (-1, cos.shape[0])).unflatten(-1, (-1, d)) for t in (q, k, v))  # [B, S, h or k, D]
         if self.q_norm and self.k_norm:
             q, k = self.q_norm(q), self.k_norm(k)
         q, k = _Rotate.apply(q, cos, sin), _Rotate.apply(k, cos, sin)
-        out = self._attend(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))
+        out = self._attend(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), seq)
         return out.transpose(1, 2).reshape(qkv.shape[0], -1)
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:  # [B, h, S, D], [B, k, S, D] -> [B, h, S, D]
-        if self._kv_of_head is not None:
-            serves = self._kv_of_head.to(k.device)
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, seq: int) -> Tensor:  # [B, h, S, D], [B, k, S, D] -> [B, h, S, D]
+        serves = self._kv_of_head.to(k.device) if self._kv_of_head is not None else None
+        if self._place.cp.size > 1:
+            return attend(q, k, v, Context(self._place.cp, seq, serves), self._place.cp_method)
+        if serves is not None:
             k, v = k.index_select(1, serves), v.index_select(1, serves)
         return F.scaled_dot_product_attention(q, k, v, is_causal=True)

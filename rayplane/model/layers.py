@@ -32,9 +32,11 @@ class Place:
     """What a layer must know of where it runs."""
 
     tp: Communicator
+    cp: Communicator
     grads: GradWork
     dtype: torch.dtype
     sp: bool = False
+    cp_method: str = "ring"
     recompute: str = "none"
     """What backward computes again instead of keeping it: none, selective (attention and the gated product), full (whole layers)."""
 

@@ -12,11 +12,13 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from rayplane.comm.communicator import Communicator
 from rayplane.comm.functions import Rows
 from rayplane.model.attention import Attention, rope_table
 from rayplane.model.layers import Embedding, Linear, Place, RmsNorm, swiglu
 from rayplane.model.loss import Head
 from rayplane.model.parameter import Weight
+from rayplane.spec.layout import zigzag
 from rayplane.spec.model import ModelSpec
 from rayplane.spec.sharding import TensorSpec
 
@@ -69,13 +71,18 @@ class ModelChunk(nn.Module):
         shared = self.embed.weight if self.embed is not None else tied
         self.head = Head(place, tensors["embed" if spec.tied else "head"], shared if spec.tied else None) if last else None
         self._spec, self._place = spec, place
+        self._seq = 0
         self._rope: tuple[Tensor, Tensor] | None = None
 
     def forward(self, x: Tensor, batch: int, seq: int) -> Tensor:
-        """Ids [B, S] for the first chunk, the residual stream [n, H] for others -> the residual stream, normed by the last chunk."""
+        """Ids [B, S] or the residual stream [n, H] -> the residual stream, normed by the last chunk.
+
+        S and n are this rank's part of sequences of `seq` tokens.
+        """
         if self.embed is not None:
             x = self.embed(x.flatten())
-        flow = Flow(seq, *self._rope_for(seq, x.device), self._place.rows(batch * seq))
+        cos, sin = self._rope_for(seq, x.device)
+        flow = Flow(seq, cos, sin, self._place.rows(batch * cos.shape[0]))
         for block in self.blocks:
             x = block(x, flow)
         return self.norm(x) if self.norm is not None else x
@@ -85,10 +92,16 @@ class ModelChunk(nn.Module):
         return [p for p in self.parameters() if isinstance(p, Weight)]
 
     def _rope_for(self, seq: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        if self._rope is None or self._rope[0].shape[0] != seq or self._rope[0].device != device:
-            positions = torch.arange(seq, device=device)
+        if self._rope is None or self._seq != seq or self._rope[0].device != device:
+            self._seq = seq
+            positions = positions_of(self._place.cp, seq, device)
             self._rope = rope_table(self._spec.rope, self._spec.head_dim, positions)
         return self._rope
+
+
+def positions_of(cp: Communicator, seq: int, device: torch.device) -> Tensor:
+    """Positions in the sequence of the tokens that a cp rank holds, in its order."""
+    return torch.cat([torch.arange(offset, offset + size, device=device) for offset, size in zigzag(seq, cp.size, cp.rank)])
 
 
 def _of_layer(tensors: dict[str, TensorSpec], layer: int) -> dict[str, TensorSpec]:

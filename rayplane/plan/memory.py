@@ -24,6 +24,7 @@ from dataclasses import dataclass
 
 from rayplane.plan.compute import ITEM_BYTES, Microbatch
 from rayplane.plan.held import Held, most_bytes
+from rayplane.plan.pipe import stages_of
 from rayplane.plan.share import chunk_params
 from rayplane.spec.layout import Layout
 
@@ -65,9 +66,43 @@ class StageMemory:
         }
 
 
-def stage_memory(work: Microbatch, layout: Layout, held: Sequence[Sequence[Held]]) -> tuple[StageMemory, ...]:
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Bytes on the fullest tp rank that one microbatch takes, and what is there once."""
+
+    layer: int
+    half: int
+    """Of a layer between the two halves of its backward."""
+    residual: int
+    activation: int
+    workspace: int
+    """The layer that is being computed again."""
+    logits: int
+
+
+def kept(work: Microbatch) -> Kept:
+    """Of a microbatch."""
+    layer = layer_bytes(work)
+    workspace = 0 if work.recompute == "none" else layer_bytes(work.without_recompute) - layer
+    elements = min(work.tokens * work.share.vocab_rows, max(SLICE_ELEMENTS, work.share.vocab_rows))
+    logits = LOGIT_BYTES[work.precision] * elements
+    return Kept(layer, half_bytes(work), work.residual_bytes, work.activation_bytes, workspace, logits)
+
+
+def stage_memory(work: Microbatch, of: Kept, layout: Layout, held: Sequence[Sequence[Held]]) -> tuple[StageMemory, ...]:
     """Memory of every stage; `work` is one microbatch on the fullest tp rank, `held` what each stage holds at its fullest."""
-    return tuple(_stage(work, layout, stage, moments) for stage, moments in enumerate(held))
+    own: list[list[int]] = [[] for _ in range(layout.pp)]
+    for chunk, stage in enumerate(stages_of(layout)):
+        own[stage].append(chunk)
+    last, known = layout.num_chunks - 1, dict[object, StageMemory]()
+    out = []
+    for chunks, moments in zip(own, held, strict=True):
+        # Stages in the middle are often alike.
+        alike = (tuple(layout.boundaries[c] for c in chunks), 0 in chunks, last in chunks, tuple(moments))
+        if alike not in known:
+            known[alike] = _stage(work, of, layout, chunks, moments)
+        out.append(known[alike])
+    return tuple(out)
 
 
 def in_flight(layout: Layout, num_microbatches: int) -> list[list[Held]]:
@@ -108,35 +143,22 @@ def gigabytes(num_bytes: int) -> str:
     return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e8 else f"{num_bytes / 1e9:.3f} GB"
 
 
-def _stage(work: Microbatch, layout: Layout, stage: int, moments: Sequence[Held]) -> StageMemory:
-    precision, device, chunks = work.precision, work.device, layout.chunks_of_stage(stage)
+def _stage(work: Microbatch, of: Kept, layout: Layout, chunks: Sequence[int], moments: Sequence[Held]) -> StageMemory:
+    precision, device = work.precision, work.device
     params = sum(chunk_params(work.share, layout, c) for c in chunks)
     weights, gradients = WEIGHT_BYTES[precision] * params, GRADIENT_BYTES * params
     optimizer = OPTIMIZER_BYTES[precision] * math.ceil(params / (layout.dp if layout.zero else 1))
-    whole, half = zip(*(_chunk_bytes(work, layout, c) for c in chunks), strict=True)
-    activations = most_bytes(moments, whole, half) + _workspace_bytes(work)
-    logits = _logits_bytes(work) if layout.num_chunks - 1 in chunks else 0
+    whole, half = zip(*(_chunk_bytes(of, layout, c) for c in chunks), strict=True)
+    activations = most_bytes(moments, whole, half) + of.workspace
+    logits = of.logits if layout.num_chunks - 1 in chunks else 0
     lost = round(device.fragmentation * (weights + gradients + optimizer + activations + logits))
     return StageMemory(weights, gradients, optimizer, activations, logits, device.fixed_bytes + lost)
 
 
-def _chunk_bytes(work: Microbatch, layout: Layout, chunk: int) -> tuple[int, int]:
+def _chunk_bytes(of: Kept, layout: Layout, chunk: int) -> tuple[int, int]:
     """What a chunk keeps of a microbatch until its backward, and between the halves of that.
 
     Besides its layers: its output, on the last chunk the final norm's input and the gradient of the head's; the embedding's gradient.
     """
     layers, last = layout.boundaries[chunk], chunk == layout.num_chunks - 1
-    whole = layers * layer_bytes(work) + work.residual_bytes + last * work.activation_bytes
-    return whole, layers * half_bytes(work) + (chunk == 0) * work.activation_bytes
-
-
-def _workspace_bytes(work: Microbatch) -> int:
-    """The layer that is being computed again."""
-    if work.recompute == "none":
-        return 0
-    return layer_bytes(work.without_recompute) - layer_bytes(work)
-
-
-def _logits_bytes(work: Microbatch) -> int:
-    elements = min(work.tokens * work.share.vocab_rows, max(SLICE_ELEMENTS, work.share.vocab_rows))
-    return LOGIT_BYTES[work.precision] * elements
+    return layers * of.layer + of.residual + last * of.activation, layers * of.half + (chunk == 0) * of.activation

@@ -10,7 +10,7 @@ A sum of an activation over tp is an all-reduce; under sp a reduce-scatter and a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rayplane.plan import compute
 from rayplane.plan.compute import NONE, Microbatch, Seconds
@@ -32,19 +32,22 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """What chunks are made of."""
+    """What chunks are made of, and the chunks already put together."""
 
     layer: Piece
     embed: Piece
     head: Piece
+    _known: dict[tuple[int, bool, bool], Piece] = field(default_factory=dict)
 
     def chunk(self, layers: int, first: bool, last: bool) -> Piece:
         """So many layers, with the embedding and the head where the chunk has them."""
-        counts = ((self.layer, layers), (self.embed, first), (self.head, last))
-        out = Piece(NONE, NONE)
-        for piece, count in counts:
-            out = Piece(out.compute.plus(piece.compute, count), out.tp.plus(piece.tp, count))
-        return out
+        key = (layers, first, last)
+        if key not in self._known:
+            out = Piece(NONE, NONE)
+            for piece, count in ((self.layer, layers), (self.embed, first), (self.head, last)):
+                out = Piece(out.compute.plus(piece.compute, count), out.tp.plus(piece.tp, count))
+            self._known[key] = out
+        return self._known[key]
 
 
 def pieces(work: Microbatch, network: Network, group: Group) -> Pieces:

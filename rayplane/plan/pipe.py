@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
+from rayplane.spec.layout import Layout, stage_of_chunk
 from rayplane.spec.schedule import Op
 
 
@@ -54,6 +55,16 @@ class Pipe:
                 return self.weight_s[chunk]
             case _:
                 return self.reduce_s[chunk]
+
+
+def stages_of(layout: Layout) -> tuple[int, ...]:
+    """The stage of each chunk."""
+    return _stages_of(layout.schedule, layout.pp, layout.num_chunks)
+
+
+@cache
+def _stages_of(schedule: str, num_stages: int, num_chunks: int) -> tuple[int, ...]:
+    return tuple(stage_of_chunk(schedule, num_stages, c) for c in range(num_chunks))
 
 
 def lower_bound_s(pipe: Pipe, part: Sequence[float], split: bool) -> float:

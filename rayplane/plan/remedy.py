@@ -13,32 +13,30 @@ from rayplane.plan.memory import gigabytes
 from rayplane.spec.layout import Layout
 
 
-OPTIONS = ("schedule", "vpp", "sp", "zero", "recompute", "micro_batch")
-"""What may change without moving a device, in the order it is said."""
+OPTIONS = ("schedule", "vpp", "sp", "zero", "recompute")
+"""What may change, beside micro_batch, without moving a device; in the order it is said."""
 Options = tuple[str | int | bool, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Fitting:
-    """Options of the layouts that fit, by (dp, pp, tp)."""
+    """The layouts that fit: by (dp, pp, tp) and options, their micro_batches."""
 
-    by_degrees: dict[tuple[int, int, int], list[Options]]
+    by_degrees: dict[tuple[int, int, int], dict[Options, list[int]]]
 
     @classmethod
     def of(cls, layouts: Iterable[Layout]) -> Fitting:
         """Index some layouts."""
-        by_degrees: dict[tuple[int, int, int], list[Options]] = {}
+        by_degrees: dict[tuple[int, int, int], dict[Options, list[int]]] = {}
         for layout in layouts:
-            by_degrees.setdefault((layout.dp, layout.pp, layout.tp), []).append(_options(layout))
+            own = by_degrees.setdefault((layout.dp, layout.pp, layout.tp), {})
+            own.setdefault(_options(layout), []).append(layout.micro_batch)
         return cls(by_degrees)
 
     def remedy(self, layout: Layout) -> str | None:
         """The smallest change; None when nothing fits."""
         if own := self.by_degrees.get((layout.dp, layout.pp, layout.tp)):
-            now = _options(layout)
-            changes = [[(n, o) for n, o, w in zip(OPTIONS, options, now, strict=True) if o != w] for options in own]
-            smallest = min(changes, key=lambda c: (len(c), [n != "micro_batch" for n, _ in c], str(c)))
-            return ", ".join(_said(name, value) for name, value in smallest)
+            return _change(layout, own)
         degrees = {(pp, tp) for _, pp, tp in self.by_degrees}
         deeper = [pp for pp, tp in degrees if tp == layout.tp and pp > layout.pp]
         wider = [tp for pp, tp in degrees if pp == layout.pp and tp > layout.tp]
@@ -51,7 +49,24 @@ class Fitting:
 
 
 def _options(layout: Layout) -> Options:
-    return layout.schedule, layout.vpp, layout.sp, layout.zero, layout.recompute, layout.micro_batch
+    return layout.schedule, layout.vpp, layout.sp, layout.zero, layout.recompute
+
+
+def _change(layout: Layout, own: dict[Options, list[int]]) -> str:
+    """From a layout to one of the same degrees that fits."""
+    now = _options(layout)
+    if smaller := [n for n in own.get(now, ()) if n < layout.micro_batch]:
+        return f"micro_batch {max(smaller)}"
+
+    def cost(options: Options) -> tuple[int, int, str]:
+        changes = sum(a != b for a, b in zip(options, now, strict=True))
+        return changes + (layout.micro_batch not in own[options]), changes, str(options)
+
+    best = min(own, key=cost)
+    said = [_said(name, value) for name, value, old in zip(OPTIONS, best, now, strict=True) if value != old]
+    if layout.micro_batch not in own[best]:
+        said.append(f"micro_batch {max(own[best])}")
+    return ", ".join(said)
 
 
 def _said(name: str, value: str | int | bool) -> str:

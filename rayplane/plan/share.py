@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rayplane.plan.pipe import stages_of
 from rayplane.spec.layout import Layout, split
 from rayplane.spec.model import ModelSpec
 from rayplane.spec.sharding import EMBED, TensorSpec, tp_chunk
@@ -77,4 +78,4 @@ def chunk_params(of: Share, layout: Layout, chunk: int) -> int:
     """Parameters on the fullest rank of a model chunk; where first and last chunk share a stage, the first holds a tied embedding."""
     first, last = chunk == 0, chunk == layout.num_chunks - 1
     params = layout.boundaries[chunk] * of.layer_params + first * of.embed_params + last * of.head_params
-    return params - of.tied_params if last and layout.stage_of_chunk(0) == layout.stage_of_chunk(chunk) else params
+    return params - of.tied_params if last and stages_of(layout)[0] == stages_of(layout)[-1] else params

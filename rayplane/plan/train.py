@@ -12,7 +12,7 @@ step_s = compute + tp      what the slowest stage does for its microbatches
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from rayplane.plan import compute, memory
 from rayplane.plan.catalog import slowest
@@ -22,6 +22,8 @@ from rayplane.plan.network import Group, Network
 from rayplane.plan.order import Orders
 from rayplane.plan.partition import cut
 from rayplane.plan.pieces import Piece, Pieces, pieces
+from rayplane.plan.pipe import stages_of
+from rayplane.plan.recurrence import RECURRENCES
 from rayplane.plan.share import Share, chunk_params, parts, share
 from rayplane.plan.topology import topology
 from rayplane.spec.cluster import ClusterSpec
@@ -33,6 +35,15 @@ BUCKET_BYTES = 25_000_000
 """The last gradient bucket has no backward left to hide behind (the size that torch's DDP uses)."""
 OVERLAPPED_SLOWDOWN = 1.22
 """A collective beside compute takes 15-30% longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """One microbatch on a rank: what it is, what it takes in time, and in memory."""
+
+    work: Microbatch
+    pieces: Pieces
+    kept: memory.Kept
 
 
 class Pricer:
@@ -47,22 +58,19 @@ class Pricer:
         self.orders = Orders()
         self._tokens = workload.global_batch * workload.seq_len
         self._flops = model.flops_per_token(workload.seq_len) * self._tokens
-        self._parts = parts(model)
+        self._tensors = parts(model)
         self._shares: dict[int, Share] = {}
-        self._pieces: dict[tuple[int, int, bool, str, Group], Pieces] = {}
+        self._known: dict[tuple[int, int, bool, str, Group], _Parts] = {}
+        self._cuts: dict[tuple[float, float, float, tuple[int, ...]], tuple[int, ...]] = {}
 
     def outline(self, layout: Layout) -> Outline:
         """Cut the chunks by cost unless the layout says how, and add up their memory, at least."""
         if not layout.boundaries:
-            of = self._pieces_of(layout)
-            extra = [0.0] * layout.num_chunks
-            extra[0] += of.embed.total_s
-            extra[-1] += of.head.total_s
-            stage_of = [layout.stage_of_chunk(c) for c in range(layout.num_chunks)]
-            layout = replace(layout, boundaries=cut([of.layer.total_s] * self.model.layers, extra, stage_of))
+            layout = replace(layout, boundaries=self._boundaries(layout))
         samples = layout.microbatch_sizes(self.workload.global_batch, 0)
-        by_stage = memory.stage_memory(self._microbatch(layout), layout, memory.in_flight(layout, len(samples)))
-        exact = layout.schedule in ("1f1b", "gpipe")
+        of, held = self._parts(layout), memory.in_flight(layout, len(samples))
+        by_stage = memory.stage_memory(of.work, of.kept, layout, held)
+        exact = layout.schedule in RECURRENCES
         return Outline(layout, samples, by_stage, max(stage.total for stage in by_stage), exact)
 
     def counted(self, outline: Outline) -> Outline:
@@ -70,26 +78,29 @@ class Pricer:
         if outline.exact:
             return outline
         held = self.orders.of(outline.layout, len(outline.samples)).held
-        by_stage = memory.stage_memory(self._microbatch(outline.layout), outline.layout, held)
+        of = self._parts(outline.layout)
+        by_stage = memory.stage_memory(of.work, of.kept, outline.layout, held)
         return replace(outline, memory=by_stage, memory_bytes=max(stage.total for stage in by_stage), exact=True)
 
     def draft(self, outline: Outline) -> Draft:
         """Add the seconds of each chunk."""
         layout = outline.layout
-        of, work, last = self._pieces_of(layout), self._microbatch(layout), layout.num_chunks - 1
-        kinds = [(n, c == 0, c == last) for c, n in enumerate(layout.boundaries)]
-        known = {kind: of.chunk(*kind) for kind in set(kinds)}
-        chunks = [known[kind] for kind in kinds]
+        of, work, last = self._parts(layout).pieces, self._parts(layout).work, layout.num_chunks - 1
+        chunks = [of.chunk(n, c == 0, c == last) for c, n in enumerate(layout.boundaries)]
         params = [chunk_params(work.share, layout, c) for c in range(layout.num_chunks)]
-        stage_params = max(sum(params[c] for c in layout.chunks_of_stage(s)) for s in range(layout.pp))
+        stage_params = [0] * layout.pp
+        for stage, n in zip(stages_of(layout), params, strict=True):
+            stage_params[stage] += n
+        fullest = max(stage_params)
+        reduce_s = {n: self._reduce_s(layout, n, chunk) for n, chunk in zip(params, chunks, strict=True)}
         stages = Stages(
-            stage_of=tuple(layout.stage_of_chunk(c) for c in range(layout.num_chunks)),
+            stage_of=stages_of(layout),
             compute=tuple(c.compute for c in chunks),
             tp=tuple(c.tp for c in chunks),
             p2p_s=self._hops_s(layout, work),
-            reduce_s=tuple(self._reduce_s(layout, n, c, kind) for n, c, kind in zip(params, chunks, kinds, strict=True)),
-            sync_s=self._tied_s(layout, work) + self._gather_s(layout, stage_params),
-            optimizer_s=compute.optimizer_s(self.device, _share_of(stage_params, layout))
+            reduce_s=tuple(reduce_s[n] + self._norms_s(layout, layers) for n, layers in zip(params, layout.boundaries, strict=True)),
+            sync_s=self._tied_s(layout, work) + self._gather_s(layout, fullest),
+            optimizer_s=compute.optimizer_s(self.device, _share_of(fullest, layout))
             + self.network.all_reduce_s(self.topology.world(layout), 4),
         )
         return Draft(outline, stages)
@@ -125,52 +136,64 @@ class Pricer:
             stage_s=compute_s,
         )
 
-    def _microbatch(self, layout: Layout) -> Microbatch:
-        tp, workload = layout.tp, self.workload
-        if tp not in self._shares:
-            self._shares[tp] = share(self._parts, tp)
-        return Microbatch(
-            model=self.model,
-            share=self._shares[tp],
-            device=self.device,
-            precision=workload.precision,
-            seq_len=workload.seq_len,
-            samples=layout.micro_batch,
-            sp=layout.sp,
-            recompute=layout.recompute,
-        )
-
-    def _pieces_of(self, layout: Layout) -> Pieces:
+    def _parts(self, layout: Layout) -> _Parts:
+        """What layouts with the same microbatch share."""
         group = self.topology.tp_group(layout)
         key = (layout.tp, layout.micro_batch, layout.sp, layout.recompute, group)
-        if key not in self._pieces:
-            self._pieces[key] = pieces(self._microbatch(layout), self.network, group)
-        return self._pieces[key]
+        if key not in self._known:
+            if layout.tp not in self._shares:
+                self._shares[layout.tp] = share(self._tensors, layout.tp)
+            work = Microbatch(
+                model=self.model,
+                share=self._shares[layout.tp],
+                device=self.device,
+                precision=self.workload.precision,
+                seq_len=self.workload.seq_len,
+                samples=layout.micro_batch,
+                sp=layout.sp,
+                recompute=layout.recompute,
+            )
+            self._known[key] = _Parts(work, pieces(work, self.network, group), memory.kept(work))
+        return self._known[key]
+
+    def _boundaries(self, layout: Layout) -> tuple[int, ...]:
+        of, stage_of = self._parts(layout).pieces, stages_of(layout)
+        key = (of.layer.total_s, of.embed.total_s, of.head.total_s, stage_of)
+        if key not in self._cuts:
+            extra = [0.0] * layout.num_chunks
+            extra[0] += of.embed.total_s
+            extra[-1] += of.head.total_s
+            self._cuts[key] = cut([of.layer.total_s] * self.model.layers, extra, stage_of)
+        return self._cuts[key]
 
     def _hops_s(self, layout: Layout, work: Microbatch) -> tuple[float, ...]:
         """From each chunk to the next; a way between stages that are not neighbours is as slow as the slowest hop."""
         inside = self.topology.hops_inside(layout)
-        stage_of = [layout.stage_of_chunk(c) for c in range(layout.num_chunks)]
+        stage_of = stages_of(layout)
         hop_s = {near: self.network.p2p_s(work.residual_bytes, near) for near in (True, False)}
         return tuple(
             0.0 if a == b else hop_s[all(inside[min(a, b) : max(a, b)])] for a, b in zip(stage_of, stage_of[1:], strict=False)
         )
 
-    def _reduce_s(self, layout: Layout, params: int, chunk: Piece, kind: tuple[int, bool, bool]) -> float:
-        """What the chunk's last backward does not hide of its gradients' reduction; and the sum of norms' gradients under sp."""
+    def _reduce_s(self, layout: Layout, params: int, chunk: Piece) -> float:
+        """What the chunk's last backward does not hide of its gradients' reduction."""
+        if layout.dp == 1:
+            return 0.0
         group, num_bytes = self.topology.dp_group(layout), memory.GRADIENT_BYTES * params
-        norms_s = 0.0
-        if layout.sp:
-            layers, _, last = kind
-            norm_bytes = memory.GRADIENT_BYTES * (2 * layers + last) * self.model.hidden
-            norms_s = self.network.all_reduce_s(self.topology.tp_group(layout), norm_bytes)
         collective_s = self.network.all_gather_s if layout.zero else self.network.all_reduce_s
         whole_s = collective_s(group, num_bytes)
         if not self.device.overlap:
-            return whole_s + norms_s
+            return whole_s
         last_s = chunk.compute.weight_grad if layout.schedule in SPLIT else chunk.compute.backward
         tail_s = collective_s(group, min(BUCKET_BYTES, num_bytes))
-        return max(tail_s, OVERLAPPED_SLOWDOWN * whole_s - self.device.overlap * last_s) + norms_s
+        return max(tail_s, OVERLAPPED_SLOWDOWN * whole_s - self.device.overlap * last_s)
+
+    def _norms_s(self, layout: Layout, layers: int) -> float:
+        """Under sp each tp rank has a part of the gradients of a chunk's norms."""
+        if not layout.sp:
+            return 0.0
+        norm_bytes = memory.GRADIENT_BYTES * 2 * layers * self.model.hidden
+        return self.network.all_reduce_s(self.topology.tp_group(layout), norm_bytes)
 
     def _gather_s(self, layout: Layout, params: int) -> float:
         """Under zero 1 the next forward waits for the weights that other replicas updated."""
@@ -180,7 +203,7 @@ class Pricer:
 
     def _tied_s(self, layout: Layout, work: Microbatch) -> float:
         """First and last stage sum their gradients of a tied embedding."""
-        if not self.model.tied or layout.stage_of_chunk(0) == layout.stage_of_chunk(layout.num_chunks - 1):
+        if not self.model.tied or stages_of(layout)[0] == stages_of(layout)[-1]:
             return 0.0
         inside = all(self.topology.hops_inside(layout))
         return self.network.all_reduce_s(Group(2, 2 if inside else 1), memory.GRADIENT_BYTES * work.share.embed_params)

@@ -1,11 +1,11 @@
 """Builders of schedules: (stages, microbatches, chunks per stage) -> the compute Actions of each rank, in order.
 
-              holds at most (microbatch x chunk)      bubble, in units of F = I = W (p stages, m microbatches, v chunks)
-gpipe         m                                       3 (p - 1)
-1f1b          p - s on stage s                        3 (p - 1)
-interleaved   about (p - 1) 2 / v + p                 3 (p - 1) / v
-zb-h1         p - s forwards, p with weight gradients (p - 1)
-zbv           2 p halves                              near 0
+              stage s of p holds at most, of m microbatches    idle, in units of F = I = W, for m of p or more, v chunks a stage
+gpipe         m                                                3 (p - 1)
+1f1b          p - s                                            3 (p - 1)
+interleaved   (2 (p - 1 - s) + (v - 1) r + 1) / v              3 (p - 1) / v              r: microbatches of the first round
+zb-h1         p - s whole, p with those that wait for W        p - 1
+zbv           p                                                below p
 """
 
 from __future__ import annotations
@@ -55,13 +55,26 @@ def interleaved(num_stages: int, num_microbatches: int, vpp: int) -> Schedule:
 
 
 def zb_h1(num_stages: int, num_microbatches: int, vpp: int = 1) -> Schedule:
-    """Weight gradients fill the bubble at the memory of 1F1B's first stage (Qi et al., Zero Bubble, 2023, section 2)."""
-    return _fill("zb-h1", num_stages, num_microbatches, num_stages, lambda s: num_stages - s)
+    """1F1B whose weight gradients are `s` microbatches late on stage s, so that they fill the drain at the memory of 1F1B's first
+    stage (Qi et al., Zero Bubble, 2023, section 2.1)."""
+    ranks = []
+    for s in range(num_stages):
+        warmup, weights = min(num_stages - 1 - s, num_microbatches), 0
+        out = [Action(Op.FORWARD, s, m) for m in range(warmup)]
+        for m in range(num_microbatches):
+            if warmup + m < num_microbatches:
+                out.append(Action(Op.FORWARD, s, warmup + m))
+            out.append(Action(Op.INPUT_GRAD, s, m))
+            if m >= s or warmup + m >= num_microbatches:
+                out.append(Action(Op.WEIGHT_GRAD, s, weights))
+                weights += 1
+        ranks.append((*out, *(Action(Op.WEIGHT_GRAD, s, m) for m in range(weights, num_microbatches))))
+    return Schedule("zb-h1", num_microbatches, num_stages, tuple(ranks))
 
 
 def zbv(num_stages: int, num_microbatches: int, vpp: int = 2) -> Schedule:
     """Two chunks a stage, laid down and up again, so that the last is beside the first (Qi et al., Controllable Memory, 2024)."""
-    return _fill("zbv", num_stages, num_microbatches, 2 * num_stages, lambda s: 2 * num_stages)
+    return _fill("zbv", num_stages, num_microbatches, 2 * num_stages, 2 * num_stages)
 
 
 def forward_only(num_stages: int, num_microbatches: int, vpp: int = 1, name: str = "forward") -> Schedule:
@@ -99,17 +112,16 @@ _PREFERENCE = (Op.INPUT_GRAD, Op.FORWARD, Op.WEIGHT_GRAD)
 
 @dataclass(slots=True)
 class _Rank:
-    """One rank while its list is made: its chunks, those that come last first; how many microbatches of each are through."""
+    """One rank while its list is made: its chunks, those that come last first, and its list so far."""
 
     chunks: list[int]
-    limits: tuple[int, int]
-    """Activations whose I is to come, and whose W is to come, that it may hold."""
+    limit: int
+    """Activations whose W is to come that it may hold."""
     actions: list[Action] = field(default_factory=list)
 
     def choose(self, done: Mapping[Op, list[int]], num_microbatches: int) -> Action | None:
         """What it does next, given how many microbatches of every chunk are through; None when it has to wait."""
-        forward, inputs, weights = (sum(done[op][c] for c in self.chunks) for op in (Op.FORWARD, Op.INPUT_GRAD, Op.WEIGHT_GRAD))
-        full = forward - inputs >= self.limits[0] or forward - weights >= self.limits[1]
+        full = sum(done[Op.FORWARD][c] - done[Op.WEIGHT_GRAD][c] for c in self.chunks) >= self.limit
         for op in _PREFERENCE:
             for chunk in () if op is Op.FORWARD and full else self.chunks:
                 if done[op][chunk] < min(num_microbatches, _fed(done, op, chunk)):
@@ -117,13 +129,10 @@ class _Rank:
         return None
 
 
-def _fill(name: str, num_stages: int, num_microbatches: int, num_chunks: int, alive: Callable[[int], int]) -> Schedule:
-    """List scheduling with F = I = W = 1: in each unit of time every rank does what it can, I before F before W, late chunks first.
-
-    A rank holds at most `alive(s)` activations whose I is to come, and as many as stage 0 may counting those whose W is to come.
-    """
+def _fill(name: str, num_stages: int, num_microbatches: int, num_chunks: int, limit: int) -> Schedule:
+    """List scheduling with F = I = W = 1: in each unit of time every rank does what it can, I before F before W, late chunks first."""
     stage_of = [stage_of_chunk(name, num_stages, c) for c in range(num_chunks)]
-    ranks = [_Rank([c for c in reversed(range(num_chunks)) if stage_of[c] == s], (alive(s), alive(0))) for s in range(num_stages)]
+    ranks = [_Rank([c for c in reversed(range(num_chunks)) if stage_of[c] == s], limit) for s in range(num_stages)]
     done = {op: [0] * num_chunks for op in _PREFERENCE}
     while min(done[Op.WEIGHT_GRAD]) < num_microbatches:
         chosen = [(rank, action) for rank in ranks if (action := rank.choose(done, num_microbatches))]

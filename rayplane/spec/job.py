@@ -143,6 +143,9 @@ class LayoutSection(Section):
     """Samples per microbatch; chosen by the planner when left out."""
     zero: Annotated[int, Field(ge=0, le=3)] = 0
     recompute: Literal["none", "selective", "full"] = "none"
+    """What backward computes again instead of keeping it: `selective` attention and the gated product, `full` whole layers."""
+    cp_method: Literal["ring", "gather"] = "ring"
+    """How cp ranks come by the keys of the whole sequence: passed on behind compute, or gathered at once."""
     boundaries: list[Count] | None = None
     """Layers per stage; cut by cost when left out."""
 
@@ -159,6 +162,7 @@ class LayoutSection(Section):
             micro_batch=self.micro_batch or micro_batch,
             zero=self.zero,
             recompute=self.recompute,
+            cp_method=self.cp_method,
             boundaries=tuple(self.boundaries or ()),
         )
 

@@ -30,6 +30,16 @@ def split(total: int, parts: int, index: int) -> tuple[int, int]:
     return index * base + min(index, extra), base + (index < extra)
 
 
+def zigzag(seq_len: int, cp: int, index: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    """(offset, size) of the two parts of a sequence that a cp rank holds: of 2 cp chunks, one from each end, so that causal
+    attention is the same work on every rank. With cp 1 they are the two halves, in order.
+
+    >>> [zigzag(8, 2, r) for r in range(2)]
+    [((0, 2), (6, 2)), ((2, 2), (4, 2))]
+    """
+    return split(seq_len, 2 * cp, index), split(seq_len, 2 * cp, 2 * cp - 1 - index)
+
+
 def stage_of_chunk(schedule: str, num_stages: int, chunk: int) -> int:
     """The stage that holds a model chunk: round the stages, or down and up again (a V) under zbv.
 
@@ -69,6 +79,7 @@ class Layout:
     micro_batch: int = 1
     zero: int = 0
     recompute: str = "none"
+    cp_method: str = "ring"
     boundaries: tuple[int, ...] = ()
 
     @property
@@ -155,8 +166,6 @@ def even_boundaries(num_layers: int, num_chunks: int) -> tuple[int, ...]:
 def unsupported(layout: Layout) -> list[tuple[str, str]]:
     """(field, reason) for what the training runtime does not execute."""
     problems = []
-    if layout.cp > 1:
-        problems.append(("cp", "context parallelism is not available for training; use cp: 1"))
     if layout.sp and layout.tp == 1:
         problems.append(("sp", "sequence parallelism cuts activations over tp, which is 1; use sp: false, or tp: 2 or more"))
     if layout.schedule == "zbv" and layout.vpp != 2:

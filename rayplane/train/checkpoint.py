@@ -108,9 +108,9 @@ class Store:
 
     def _mine(self, piece: Piece) -> Chunk | None:
         """What this rank has to write of a piece: what it owns; of what replicas hold alike, its share of the tensors."""
-        layout, coord = self.mesh.layout, self.mesh.coord
-        owned = owned_of(piece.part.tensor, layout, coord)
-        if owned is None or (piece.replicated and zlib.crc32(piece.name.encode()) % layout.dp != coord.dp):
+        replicas = self.mesh.dp
+        owned = owned_of(piece.part.tensor, self.mesh.layout, self.mesh.coord)
+        if owned is None or (piece.replicated and zlib.crc32(piece.name.encode()) % replicas.size != replicas.rank):
             return None
         return owned.overlap(piece.part.chunk)
 

@@ -149,7 +149,7 @@ def _owned_grads(gradients: Gradients, mesh: Mesh) -> Iterator[Tensor]:
     Replicas that all update a weight hold equal gradients, and the first counts.
     """
     for bucket in gradients.memory.buckets:
-        if bucket.sizes is None and mesh.coord.dp:
+        if bucket.sizes is None and mesh.dp.rank:
             continue
         for weight in bucket.weights:
             for part in weight.parts:

@@ -19,7 +19,7 @@ from rayplane.comm.mesh import Mesh
 from rayplane.errors import NonFiniteError
 from rayplane.model.layers import Place
 from rayplane.model.parameter import GradWork, Weight
-from rayplane.model.transformer import ModelChunk
+from rayplane.model.transformer import ModelChunk, positions_of
 from rayplane.model.weights import open_weights
 from rayplane.spec.job import TrainSection
 from rayplane.spec.layout import split
@@ -57,7 +57,7 @@ class TrainRank:
         layout, stage = mesh.layout, mesh.coord.pp
         # Putting weight gradients off pays where there is communication to hide them behind.
         work = GradWork(defer=mesh.tp.size > 1)
-        place = Place(mesh.tp, work, DTYPES[train.precision], layout.sp, layout.recompute)
+        place = Place(mesh.tp, mesh.cp, work, DTYPES[train.precision], layout.sp, layout.cp_method, layout.recompute)
         self.chunks = _chunks(spec, place, mesh)
         self.weights = list(dict.fromkeys(w for chunk in self.chunks.values() for w in chunk.weights()))
         initialise(self.weights, train.seed)
@@ -131,8 +131,11 @@ class TrainRank:
         return batch
 
     def _microbatch(self, rows: np.ndarray) -> Microbatch:
-        tokens = torch.from_numpy(rows).to(self.mesh.device)
-        return Microbatch(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
+        tokens, seq = torch.from_numpy(rows).to(self.mesh.device), rows.shape[1] - 1
+        if self.mesh.cp.size == 1:
+            return Microbatch(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous(), seq)
+        mine = positions_of(self.mesh.cp, seq, self.mesh.device)
+        return Microbatch(tokens[:, mine], tokens[:, mine + 1], seq)
 
     def _update(self, losses: Sequence[Tensor], drain: bool) -> Outcome:
         """Agree on norm and loss over all ranks, then step. Nothing is changed when a number is not finite."""

@@ -26,10 +26,11 @@ Tensor = torch.Tensor
 
 @dataclass(frozen=True, slots=True)
 class Microbatch:
-    """Token ids and the tokens that follow them, both [B, S]."""
+    """Token ids and the tokens that follow them, both [B, S]: this cp rank's part of sequences of `seq` tokens."""
 
     ids: Tensor
     targets: Tensor
+    seq: int
 
 
 class Stage:
@@ -88,7 +89,7 @@ class Stage:
         self._gradients[action.chunk].whole()
         x = microbatch.ids if action.chunk == 0 else self._input(action)
         with self._mesh.clock.phase("forward"):
-            y = chunk(x, *microbatch.ids.shape)
+            y = chunk(x, microbatch.ids.shape[0], microbatch.seq)
             if chunk.head is not None:
                 y = chunk.head.loss(y, microbatch.targets.flatten(), scale)
                 self._losses.append(y.detach())

@@ -77,7 +77,7 @@ def test_column_then_row_parallel_sums_once_each_way(size, sp):
     x0, dy = torch.randn(tokens, hidden, generator=generator), torch.randn(tokens, hidden, generator=generator)
 
     def body(mesh):
-        place = Place(mesh.tp, GradWork(defer=True), torch.float32, sp)
+        place = Place(mesh.tp, mesh.cp, GradWork(defer=True), torch.float32, sp)
         column, row = Linear(place, [up]), Linear(place, [down])
         for layer, whole in ((column, w_up), (row, w_down)):
             layer.weight.main_grad = torch.zeros(layer.weight.shape)

@@ -65,7 +65,7 @@ def smollm() -> SmolLm:
 def build(model: SmolLm, mesh: Mesh) -> ModelChunk:
     """This rank's part of the model, read from the file."""
     stage, last = mesh.coord.pp, mesh.layout.pp - 1
-    place = Place(mesh.tp, GradWork(defer=False), torch.float32)
+    place = Place(mesh.tp, mesh.cp, GradWork(defer=False), torch.float32)
     chunk = ModelChunk(place, model.spec, mesh.layout.layers_of_chunk(stage), stage == 0, stage == last)
     for weight in chunk.weights():
         for part, view in weight.views(weight.data):
