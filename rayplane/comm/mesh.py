@@ -4,7 +4,7 @@ tp  ranks that cut each layer            pp  stages of one replica (pp_back: the
 cp  ranks that cut the sequence              so that the two directions cannot block each other on NCCL)
 dp  ranks that hold the same weights: the replicas of one stage, and its cp ranks, whose gradients are summed too
 tied   the stages of first and last chunk, which both hold a tied embedding (one pair per replica and tp rank)
-world  all ranks
+world  all ranks (save: the same for checkpoints, which are written beside training)
 """
 
 from __future__ import annotations
@@ -20,7 +20,16 @@ from rayplane.comm.ledger import Ledger
 from rayplane.comm.transport import GlooTransport, NcclTransport
 from rayplane.spec.layout import AXES, Coord, Layout
 
-PHASE_OF_AXIS = {"tp": "tp", "cp": "cp", "dp": "dp", "pp": "recv_wait", "pp_back": "recv_wait", "tied": "dp", "world": "recv_wait"}
+PHASE_OF_AXIS = {
+    "tp": "tp",
+    "cp": "cp",
+    "dp": "dp",
+    "pp": "recv_wait",
+    "pp_back": "recv_wait",
+    "tied": "dp",
+    "world": "recv_wait",
+    "save": "host",
+}
 """The step phase in which waiting for an axis counts; waiting for the world is waiting for other stages."""
 
 
@@ -92,4 +101,7 @@ def connect(layout: Layout, rank: int, store: dist.Store, device: torch.device, 
         if len(ranks) > 1:
             link = transport(dist.PrefixStore(f"{axis}/{ranks[0]}", store), ranks.index(rank), len(ranks), timeout_s)
         mesh.axes[axis] = Communicator(axis, ranks.index(rank), len(ranks), link, mesh.ledger, clock, PHASE_OF_AXIS[axis])
+    # Its own ledger and clock: it is used by another thread, outside the steps.
+    link = transport(dist.PrefixStore("save", store), rank, layout.size, timeout_s) if layout.size > 1 else None
+    mesh.axes["save"] = Communicator("save", rank, layout.size, link, Ledger(), PhaseClock(), "host")
     return mesh

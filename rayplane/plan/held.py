@@ -9,6 +9,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import zip_longest
+from operator import ge, mul
 
 from rayplane.spec.schedule import Action, Op, Schedule
 
@@ -24,7 +26,7 @@ def fullest(schedule: Schedule) -> tuple[tuple[Held, ...], ...]:
 def most_bytes(moments: Iterable[Held], whole_bytes: Sequence[int], half_bytes: Sequence[int]) -> int:
     """Bytes at the fullest moment of a stage, for the bytes that one microbatch takes in each of its chunks."""
     sizes = (*whole_bytes, *half_bytes)
-    return max(sum(n * size for n, size in zip(held, sizes, strict=True)) for held in moments)
+    return max(sum(map(mul, held, sizes)) for held in moments)
 
 
 def _chunks(schedule: Schedule, stage: int) -> list[int]:
@@ -32,9 +34,10 @@ def _chunks(schedule: Schedule, stage: int) -> list[int]:
 
 
 def _moments(actions: Sequence[Action], chunks: Sequence[int]) -> set[Held]:
+    """Moments after which something is freed; before more is kept there is no need to look."""
     index = {chunk: i for i, chunk in enumerate(chunks)}
     held, out = [0] * (2 * len(chunks)), set[Held]()
-    for action in actions:
+    for action, following in zip_longest(actions, actions[1:]):
         whole, half = index[action.chunk], index[action.chunk] + len(chunks)
         match action.op:
             case Op.FORWARD:
@@ -46,13 +49,14 @@ def _moments(actions: Sequence[Action], chunks: Sequence[int]) -> set[Held]:
                 held[half] += 1
             case Op.WEIGHT_GRAD:
                 held[half] -= 1
-        out.add(tuple(held))
+        if following is None or following.op is not Op.FORWARD:
+            out.add(tuple(held))
     return out
 
 
 def _largest(moments: set[Held]) -> tuple[Held, ...]:
     kept: list[Held] = []
     for held in sorted(moments, key=lambda h: (-sum(h), h)):
-        if not any(all(a >= b for a, b in zip(other, held, strict=True)) for other in kept):
+        if not any(all(map(ge, other, held)) for other in kept):
             kept.append(held)
     return tuple(kept)

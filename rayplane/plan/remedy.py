@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import ne
 
 from rayplane.plan.draft import Outline
 from rayplane.plan.memory import gigabytes
@@ -58,11 +59,7 @@ def _change(layout: Layout, own: dict[Options, list[int]]) -> str:
     if smaller := [n for n in own.get(now, ()) if n < layout.micro_batch]:
         return f"micro_batch {max(smaller)}"
 
-    def cost(options: Options) -> tuple[int, int, str]:
-        changes = sum(a != b for a, b in zip(options, now, strict=True))
-        return changes + (layout.micro_batch not in own[options]), changes, str(options)
-
-    best = min(own, key=cost)
+    best = min(own, key=lambda options: sum(map(ne, options, now)))
     said = [_said(name, value) for name, value, old in zip(OPTIONS, best, now, strict=True) if value != old]
     if layout.micro_batch not in own[best]:
         said.append(f"micro_batch {max(own[best])}")

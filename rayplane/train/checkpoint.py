@@ -1,6 +1,7 @@
 """Saving and loading: complete or absent, under any layout.
 
-    save     each rank: its owned boxes ─▶ .step-00000100.tmp/rank-N.safetensors, fsync ─▶ boxes to rank 0
+    save     each rank: a copy of its owned boxes; training goes on while a thread does the rest
+                        the copies ─▶ .step-00000100.tmp/rank-N.safetensors, fsync ─▶ boxes to rank 0
              rank 0:    manifest.json, fsync ─▶ rename to step-00000100, fsync the directory ─▶ prune ─▶ tell all
     load     each rank: for every part of its weights, the overlap with the boxes of the manifest
 
@@ -15,7 +16,8 @@ import os
 import shutil
 import zlib
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -51,15 +53,24 @@ class Store:
     keep: int
     model: ModelSpec
     mesh: Mesh
+    _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "checkpoint"))
 
-    def save(self, progress: Progress, state: State) -> Path:
-        """Save the state after some steps; every rank calls it. Raises CheckpointError on all ranks when one could not write."""
+    def start_save(self, progress: Progress, state: State) -> Future[Path]:
+        """Copy the state as it is now and save it beside training; every rank calls it. A save waits for the one before.
+
+        The result is the checkpoint's folder, or CheckpointError on all ranks when one could not write.
+        """
+        tensors, boxes = self._copies(state)
+        return self._thread.submit(self._save, progress, tensors, boxes)
+
+    def _save(self, progress: Progress, tensors: dict[str, Tensor], boxes: dict[str, Box]) -> Path:
         step = progress.step
         temporary = self.directory / f".{folder_name(step)}.tmp"
+        problem = ""
         try:
-            boxes, problem = self._write(temporary, state), ""
+            self._write(temporary, tensors)
         except (OSError, SafetensorError) as error:
-            boxes, problem = {}, f"rank {self.mesh.rank}: {error}"
+            problem = f"rank {self.mesh.rank}: {error}"
         answers = self._gather({"problem": problem, "boxes": {n: asdict(b) for n, b in boxes.items()}})
         if self.mesh.rank == 0:
             problem = "; ".join(a["problem"] for a in answers if a["problem"])
@@ -88,8 +99,8 @@ class Store:
         for leftover in self.directory.glob(".step-*.tmp"):
             shutil.rmtree(leftover, ignore_errors=True)
 
-    def _write(self, folder: Path, state: State) -> dict[str, Box]:
-        """Write this rank's share; returns its boxes by key."""
+    def _copies(self, state: State) -> tuple[dict[str, Tensor], dict[str, Box]]:
+        """This rank's share: its tensors, copied to the host, and its boxes, by key."""
         file = f"rank-{self.mesh.rank:05d}.safetensors"
         tensors: dict[str, Tensor] = {}
         boxes: dict[str, Box] = {}
@@ -98,13 +109,18 @@ class Store:
             if mine is None:
                 continue
             key = f"{piece.name}@{','.join(map(str, mine.offset))}"
-            tensors[key] = piece.data[mine.within(piece.part.chunk).slices].detach().cpu().contiguous()
+            part = piece.data[mine.within(piece.part.chunk).slices].detach()
+            tensors[key] = torch.empty(part.shape, dtype=part.dtype).copy_(part)
             boxes[key] = Box(mine.offset, mine.size, file, key, _crc32(tensors[key]))
+        return tensors, boxes
+
+    def _write(self, folder: Path, tensors: dict[str, Tensor]) -> None:
+        """Write this rank's file, if it has anything to write."""
         if tensors:
             folder.mkdir(parents=True, exist_ok=True)
-            save_file(tensors, folder / file)
-            _fsync(folder / file)
-        return boxes
+            path = folder / f"rank-{self.mesh.rank:05d}.safetensors"
+            save_file(tensors, path)
+            _fsync(path)
 
     def _mine(self, piece: Piece) -> Chunk | None:
         """What this rank has to write of a piece: what it owns; of what replicas hold alike, its share of the tensors."""
@@ -139,8 +155,10 @@ class Store:
 
     def _gather(self, value: dict[str, Any]) -> list[dict[str, Any]]:
         """Every rank's JSON value, in rank order."""
+        if self.mesh.device.type == "cuda":
+            torch.cuda.set_device(self.mesh.device)
         raw = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8).to(self.mesh.device)
-        world = self.mesh.world
+        world = self.mesh.axes["save"]
         sizes = world.all_gather(torch.tensor([len(raw)], device=self.mesh.device)).tolist()
         parts = world.all_gather(raw, sizes).cpu().split(sizes)
         return [json.loads(bytes(p.numpy())) for p in parts]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import resource
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -75,9 +76,9 @@ class TrainRank:
                 piece.data.copy_(source.read(piece.part.tensor.name, piece.part.chunk))
         self.optimizer.loaded(0)
 
-    def save(self, checkpoints: Store) -> Path:
-        """Save what the steps so far have made; every rank calls it."""
-        return checkpoints.save(self.progress, self.optimizer.tensors())
+    def start_save(self, checkpoints: Store) -> Future[Path]:
+        """Begin to save what the steps so far have made; every rank calls it, and training may go on."""
+        return checkpoints.start_save(self.progress, self.optimizer.tensors())
 
     def resume(self, checkpoints: Store, folder: Path) -> None:
         """Go on from a checkpoint, whatever layout wrote it, with the sample after the last one that it saw."""

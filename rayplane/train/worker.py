@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import traceback
+from concurrent.futures import Future
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
@@ -106,18 +107,39 @@ def _check_same_data(fingerprint: str, mesh: Mesh) -> None:
 
 def _steps(channel: Channel, rank: TrainRank, job: JobSpec) -> bool:
     """Train to the end, saving as the job asks and after the last step; returns whether the owner had the job drained before."""
-    checkpoints, total = _checkpoints(job, rank), job.train.steps
-    drain = False
+    saves = _Saves(channel, rank, _checkpoints(job, rank))
+    total, drain = job.train.steps, False
     rank.mesh.clock.start()
     while rank.progress.step < total and not drain:
         report, drain = rank.step(channel.draining)
         channel.send({"type": "step", **asdict(report)})
+        saves.announce(wait=False)
         if drain or report.step % job.train.checkpoint.every == 0 or report.step == total:
-            path = rank.save(checkpoints)
-            if report.rank == 0:
-                channel.send({"type": "checkpoint", "step": report.step, "path": str(path)})
+            saves.announce(wait=True)
+            saves.start()
             rank.mesh.clock.start()
+    saves.announce(wait=True)
     return rank.progress.step < total
+
+
+class _Saves:
+    """The save that is under way, if any; rank 0 tells the owner when it is complete."""
+
+    def __init__(self, channel: Channel, rank: TrainRank, checkpoints: Store):
+        self._channel, self._rank, self._checkpoints = channel, rank, checkpoints
+        self._step = 0
+        self._saving: Future[Path] | None = None
+
+    def start(self) -> None:
+        """Begin to save the state as it is."""
+        self._step, self._saving = self._rank.progress.step, self._rank.start_save(self._checkpoints)
+
+    def announce(self, wait: bool) -> None:
+        """Raise what went wrong with the save under way, or tell that it is done, if it is or `wait` is set."""
+        if self._saving is not None and (wait or self._saving.done()):
+            path, self._saving = self._saving.result(), None
+            if self._rank.mesh.rank == 0:
+                self._channel.send({"type": "checkpoint", "step": self._step, "path": str(path)})
 
 
 if __name__ == "__main__":

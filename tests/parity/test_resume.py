@@ -2,11 +2,14 @@
 
 import json
 import shutil
+import threading
 
 import pytest
+import torch
 
 from rayplane.errors import CheckpointError
 from rayplane.spec.layout import Layout
+from rayplane.train.checkpoint import Store
 from rayplane.train.manifest import Manifest, complete
 
 from .training import assert_equal, cut, make_rank, section, store, tiny, train
@@ -31,7 +34,7 @@ def run_part(layout, job, resume, steps):
         if resume:
             rank.resume(checkpoints, resume)
         losses = [rank.step(drain=False)[0].loss for _ in range(rank.progress.step, steps)]
-        rank.save(checkpoints)
+        rank.start_save(checkpoints).result()
         return losses
 
     return run_ranks(cut(SPEC, layout), body)[0]
@@ -144,3 +147,34 @@ def test_full_disk_leaves_the_older_checkpoint(tmp_path, monkeypatch):
         run_part(Layout(dp=2, micro_batch=2), job, good[-1], 2)
     assert complete(tmp_path / "run") == good
     assert not list((tmp_path / "run").glob(".step-*"))
+
+
+def test_training_goes_on_while_a_save_is_written(tmp_path, monkeypatch):
+    """The copy is taken before the next step; a second save waits for the first."""
+    job, release = section(tmp_path), threading.Event()
+    write, order = Store._write, []
+
+    def slow(checkpoints, folder, tensors):
+        assert release.wait(20)
+        order.append(folder.name)
+        write(checkpoints, folder, tensors)
+
+    monkeypatch.setattr(Store, "_write", slow)
+
+    def body(mesh):
+        rank, checkpoints = make_rank(SPEC, job, mesh), store(mesh, SPEC, job)
+        rank.step(drain=False)
+        before = {p.name: p.data.clone() for p in rank.optimizer.tensors()}
+        first = rank.start_save(checkpoints)
+        rank.step(drain=False)
+        second = rank.start_save(checkpoints)
+        unfinished = not first.done() and not second.done()
+        release.set()
+        folder = first.result()
+        second.result()
+        fresh = make_rank(SPEC, job, mesh)
+        fresh.resume(checkpoints, folder)
+        return unfinished, all(torch.equal(before[p.name], p.data) for p in fresh.optimizer.tensors())
+
+    assert run_ranks(cut(SPEC, Layout(dp=2, micro_batch=2)), body) == [(True, True)] * 2
+    assert order == [".step-00000001.tmp"] * 2 + [".step-00000002.tmp"] * 2

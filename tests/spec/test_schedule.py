@@ -1,4 +1,4 @@
-"""Schedules are lists that can be read, parsed, checked and played."""
+"""Schedules are lists that can be read, parsed, completed by passes, and checked."""
 
 import re
 from dataclasses import replace
@@ -8,31 +8,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayplane.spec import schedule as module
+from rayplane.spec.builders import BUILDERS, gpipe, one_f_one_b, zb_h1
 from rayplane.spec.layout import Layout
-from rayplane.spec.schedule import (
-    BUILDERS,
-    Action,
-    Op,
-    Schedule,
-    ScheduleError,
-    add_communication,
-    add_step,
-    build,
-    build_forward,
-    check,
-    gpipe,
-    one_f_one_b,
-)
+from rayplane.spec.passes import add_communication, add_step, build, build_forward, check
+from rayplane.spec.schedule import Action, Op, Schedule, ScheduleError
 
-sizes = {"num_stages": st.integers(1, 6), "num_microbatches": st.integers(1, 9), "name": st.sampled_from(sorted(BUILDERS))}
+KINDS = [("1f1b", 1), ("gpipe", 1), ("interleaved", 2), ("interleaved", 3), ("zb-h1", 1), ("zbv", 2)]
+sizes = {"num_stages": st.integers(1, 6), "num_microbatches": st.integers(1, 10), "kind": st.sampled_from(KINDS)}
 
-GPIPE_2_3 = """\
-0  F0.0 F0.1 F0.2 B0.0 B0.1 B0.2
-1  F1.0 F1.1 F1.2 B1.0 B1.1 B1.2"""
+
+def layout(num_stages: int, kind: tuple[str, int]) -> Layout:
+    return Layout(pp=num_stages, schedule=kind[0], vpp=kind[1])
+
 
 FULL_1F1B_2_3 = """\
 0  F0.0 SF0.0 RB0.0 F0.1 SF0.1 B0.0 RB0.1 F0.2 SF0.2 RB0.2 B0.1 B0.2 R0.0 O0.0
 1  RF1.0 F1.0 RF1.1 B1.0 SB1.0 F1.1 RF1.2 B1.1 SB1.1 F1.2 B1.2 SB1.2 R1.0 O1.0"""
+
+FULL_ZB_H1_2_2 = """\
+0  F0.0 SF0.0 RB0.0 F0.1 SF0.1 I0.0 RB0.1 W0.0 I0.1 W0.1 R0.0 O0.0
+1  RF1.0 F1.0 RF1.1 I1.0 SB1.0 F1.1 I1.1 SB1.1 W1.0 W1.1 R1.0 O1.0"""
+
+FULL_ZBV_2_1 = """\
+0  RF3.0 F0.0 SF0.0 F3.0 I3.0 SB3.0 RB0.0 W3.0 R3.0 I0.0 W0.0 R0.0 O0.0
+1  RF1.0 F1.0 RB2.0 F2.0 SF2.0 I2.0 I1.0 SB1.0 W2.0 R2.0 W1.0 R1.0 O1.0"""
 
 
 def parse(text: str, num_microbatches: int = 1) -> Schedule:
@@ -54,41 +53,37 @@ def test_picture_of_the_module_holds() -> None:
     assert picture == str(one_f_one_b(2, 3))
 
 
-def test_gpipe_runs_all_forwards_first() -> None:
-    assert str(gpipe(2, 3)) == GPIPE_2_3
-
-
 def test_passes_add_sends_early_receives_reduction_and_step() -> None:
     assert str(build(Layout(pp=2), 3)) == FULL_1F1B_2_3
 
 
-@given(**sizes)
-def test_built_schedules_pass_the_check(num_stages: int, num_microbatches: int, name: str) -> None:
-    schedule = build(Layout(pp=num_stages, schedule=name), num_microbatches)
-    compute = [a for actions in schedule.ranks for a in actions if a.op in (Op.FORWARD, Op.BACKWARD)]
-    assert len(compute) == 2 * num_stages * num_microbatches
-    assert all(actions[-1].op is Op.STEP for actions in schedule.ranks)
+def test_a_gradient_is_sent_before_the_weights_get_theirs() -> None:
+    assert str(build(Layout(pp=2, schedule="zb-h1"), 2)) == FULL_ZB_H1_2_2
+
+
+def test_chunks_on_one_stage_hand_over_without_a_message_and_reduce_one_by_one() -> None:
+    assert str(build(Layout(pp=2, schedule="zbv", vpp=2), 1)) == FULL_ZBV_2_1
 
 
 @given(**sizes)
-def test_a_schedule_is_what_it_prints(num_stages: int, num_microbatches: int, name: str) -> None:
-    schedule = build(Layout(pp=num_stages, schedule=name), num_microbatches)
+def test_a_schedule_is_what_it_prints(num_stages: int, num_microbatches: int, kind: tuple[str, int]) -> None:
+    schedule = build(layout(num_stages, kind), num_microbatches)
     assert parse(str(schedule)).ranks == schedule.ranks
 
 
-@given(num_stages=st.integers(1, 6), num_microbatches=st.integers(1, 9))
-def test_1f1b_holds_at_most_as_many_activations_as_stages_follow(num_stages: int, num_microbatches: int) -> None:
-    for stage, actions in enumerate(one_f_one_b(num_stages, num_microbatches).ranks):
-        held = most = 0
-        for action in actions:
-            held += 1 if action.op is Op.FORWARD else -1
-            most = max(most, held)
-        assert most == min(num_stages - stage, num_microbatches)
+@given(**sizes)
+def test_a_built_schedule_ends_with_one_step_a_rank_after_every_reduction(
+    num_stages: int, num_microbatches: int, kind: tuple[str, int]
+) -> None:
+    schedule = build(layout(num_stages, kind), num_microbatches)
+    assert [[a.op for a in actions].count(Op.STEP) for actions in schedule.ranks] == [1] * num_stages
+    assert all(actions[-1].op is Op.STEP for actions in schedule.ranks)
+    assert sorted(a.chunk for actions in schedule.ranks for a in actions if a.op is Op.REDUCE) == list(range(num_stages * kind[1]))
 
 
-@given(num_stages=st.integers(1, 6), num_microbatches=st.integers(1, 9))
-def test_forward_only_has_no_backward(num_stages: int, num_microbatches: int) -> None:
-    schedule = build_forward(Layout(pp=num_stages), num_microbatches)
+@given(**sizes)
+def test_forward_only_has_no_backward(num_stages: int, num_microbatches: int, kind: tuple[str, int]) -> None:
+    schedule = build_forward(layout(num_stages, kind), num_microbatches)
     assert {a.op for actions in schedule.ranks for a in actions} <= {Op.FORWARD, Op.SEND_F, Op.RECV_F}
 
 
@@ -115,8 +110,29 @@ def test_check_finds_a_duplicate() -> None:
 
 
 def test_check_finds_missing_work() -> None:
-    with pytest.raises(ScheduleError, match=r"never runs B0\.1"):
+    with pytest.raises(ScheduleError, match=r"never runs I0\.1, W0\.1"):
         check(parse("0  F0.0 F0.1 B0.0", num_microbatches=2))
+
+
+def test_check_finds_missing_weight_gradients() -> None:
+    with pytest.raises(ScheduleError, match=r"never runs W0\.0"):
+        check(parse("0  F0.0 I0.0"))
+
+
+def test_check_finds_half_a_backward_that_runs_twice() -> None:
+    with pytest.raises(ScheduleError, match=r"I0\.0 runs twice"):
+        check(parse("0  F0.0 I0.0 I0.0 W0.0"))
+
+
+@pytest.mark.parametrize(("text", "second"), [("F0.0 B0.0 I0.0", "I0.0"), ("F0.0 I0.0 B0.0", "B0.0"), ("F0.0 B0.0 W0.0", "W0.0")])
+def test_check_finds_a_backward_beside_its_own_half(text: str, second: str) -> None:
+    with pytest.raises(ScheduleError, match=rf"{second} runs twice"):
+        check(parse(f"0  {text}"))
+
+
+def test_check_finds_weight_gradients_before_those_of_the_input() -> None:
+    with pytest.raises(ScheduleError, match=r"deadlock, rank 0 at W0\.0"):
+        check(parse("0  F0.0 W0.0 I0.0"))
 
 
 def test_check_finds_work_on_the_wrong_rank() -> None:
@@ -139,6 +155,12 @@ def test_check_finds_a_reduction_before_the_last_backward() -> None:
     schedule = add_step(gpipe(1, 2))
     with pytest.raises(ScheduleError, match=r"rank 0 at R0\.0"):
         check(moved(schedule, 0, "R0.0", 3))
+
+
+def test_check_finds_a_reduction_before_the_last_weight_gradients() -> None:
+    schedule = add_step(zb_h1(1, 2))
+    with pytest.raises(ScheduleError, match=r"rank 0 at R0\.0"):
+        check(moved(schedule, 0, "R0.0", 5))
 
 
 def test_check_finds_a_step_before_its_reduction() -> None:
