@@ -16,7 +16,10 @@ from typing import Annotated, ParamSpec
 import typer
 
 import rayplane
+from rayplane.cli.check import check
+from rayplane.cli.export import export
 from rayplane.cli.plan import plan
+from rayplane.cli.prepare import prepare
 from rayplane.cli.run import run
 from rayplane.cli.status import status
 from rayplane.cli.validate import validate
@@ -51,7 +54,7 @@ def in_words(command: Callable[P, None]) -> Callable[P, None]:
 
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-for command in (run, plan, status, validate):
+for command in (run, plan, check, prepare, status, validate, export):
     app.command()(in_words(command))
 
 

@@ -37,7 +37,7 @@ def plan(
     """Rank layouts for a job without running it: on the cluster it describes, else that of RAY_ADDRESS, else this machine."""
     spec = load_job(job)
     workload = Workload(spec.train.global_batch, spec.train.data.seq_len, spec.train.precision)
-    answer = search(load_model(spec.model), workload, _cluster(spec), None if spec.layout == "auto" else spec.layout)
+    answer = search(load_model(spec.model), workload, cluster_of(spec), None if spec.layout == "auto" else spec.layout)
     if json:
         typer.echo(as_json(plan_object(answer)))
     else:
@@ -78,7 +78,7 @@ def _degrees(layout: Layout) -> tuple[int, ...]:
     return layout.dp, layout.pp, layout.cp, layout.tp
 
 
-def _cluster(job: JobSpec) -> ClusterSpec:
+def cluster_of(job: JobSpec) -> ClusterSpec:
     if job.cluster != "auto":
         return described(job.cluster)
     if not os.environ.get("RAY_ADDRESS"):

@@ -28,7 +28,6 @@ PHASE_OF_AXIS = {
     "pp_back": "recv_wait",
     "tied": "dp",
     "world": "recv_wait",
-    "save": "host",
 }
 """The step phase in which waiting for an axis counts; waiting for the world is waiting for other stages."""
 

@@ -1,4 +1,4 @@
-"""Causal self-attention over this rank's heads, with rotary positions and grouped KV heads.
+"""Causal self-attention over this rank's heads, with grouped KV heads and, by spec, rotary positions and a sliding window.
 
     D head dim   h query heads on this rank   k KV heads on this rank
 
@@ -9,6 +9,7 @@ gives rank 0 query heads 0-4 and KV heads 0, 1, so that KV head 0 serves three o
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,11 +18,27 @@ from torch import nn
 from torch.autograd import Function
 
 from rayplane.model.context import Context, attend
-from rayplane.model.layers import Linear, Place, RmsNorm
+from rayplane.model.layers import Linear, Place
+from rayplane.model.norms import RmsNorm
+from rayplane.model.window import window_attention
 from rayplane.spec.model import ModelSpec, Rope
 from rayplane.spec.sharding import TensorSpec
 
 Tensor = torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """What the attention of all layers shares in one forward, whatever the batch."""
+
+    seq: int
+    """Tokens of the whole sequences."""
+    positions: Tensor
+    """Those of this rank's tokens in their sequence, [S]."""
+    rope: tuple[Tensor, Tensor] | None
+    """cos and sin of the angles at those positions; None where positions are learned."""
+    band: Tensor | None
+    """The mask of a sliding window that is shorter than the sequence."""
 
 
 def rope_frequencies(rope: Rope, head_dim: int) -> Tensor:
@@ -62,7 +79,7 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:  # [B, S, h, D] -> t
 
 
 class Attention(nn.Module):
-    """Projections, rotary embedding and scaled dot-product attention; the output is this rank's partial sum."""
+    """Projections, rotary embedding and scaled dot-product attention; the output is this rank's partial sum, without the bias of o."""
 
     def __init__(self, place: Place, spec: ModelSpec, tensors: dict[str, TensorSpec]):
         super().__init__()
@@ -77,24 +94,26 @@ class Attention(nn.Module):
         serves = [(first + i) // spec.group - first_kv for i in range(self._heads)]
         self._kv_of_head = None if serves == list(range(self._heads)) else torch.tensor(serves)
 
-    def forward(self, x: Tensor, seq: int, cos: Tensor, sin: Tensor) -> Tensor:  # [N, H] -> [N, H]
-        """`seq`: tokens of the whole sequences; cos and sin are those of this rank's positions."""
-        return self.o(self._place.again("selective", self._core, self.qkv(x), seq, cos, sin))
+    def forward(self, x: Tensor, flow: Flow) -> Tensor:  # [N, H] -> [N, H]
+        return self.o(self._place.again("selective", self._core, self.qkv(x), flow))
 
-    def _core(self, qkv: Tensor, seq: int, cos: Tensor, sin: Tensor) -> Tensor:  # [N, (h + 2 k) D] -> [N, h D]
+    def _core(self, qkv: Tensor, flow: Flow) -> Tensor:  # [N, (h + 2 k) D] -> [N, h D]
         d = self._head_dim
         q, k, v = qkv.split([self._heads * d, self._kv_heads * d, self._kv_heads * d], -1)
-        q, k, v = (t.unflatten(0, (-1, cos.shape[0])).unflatten(-1, (-1, d)) for t in (q, k, v))  # [B, S, h or k, D]
+        q, k, v = (t.unflatten(0, (-1, flow.positions.shape[0])).unflatten(-1, (-1, d)) for t in (q, k, v))  # [B, S, h or k, D]
         if self.q_norm and self.k_norm:
             q, k = self.q_norm(q), self.k_norm(k)
-        q, k = _Rotate.apply(q, cos, sin), _Rotate.apply(k, cos, sin)
-        out = self._attend(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), seq)
+        if flow.rope:
+            q, k = _Rotate.apply(q, *flow.rope), _Rotate.apply(k, *flow.rope)
+        out = self._attend(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), flow)
         return out.transpose(1, 2).reshape(qkv.shape[0], -1)
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, seq: int) -> Tensor:  # [B, h, S, D], [B, k, S, D] -> [B, h, S, D]
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, flow: Flow) -> Tensor:  # [B, h, S, D], [B, k, S, D] -> [B, h, S, D]
         serves = self._kv_of_head.to(k.device) if self._kv_of_head is not None else None
         if self._place.cp.size > 1:
-            return attend(q, k, v, Context(self._place.cp, seq, serves), self._place.cp_method)
+            return attend(q, k, v, Context(self._place.cp, flow.seq, serves), self._place.cp_method)
         if serves is not None:
             k, v = k.index_select(1, serves), v.index_select(1, serves)
+        if flow.band is not None:
+            return window_attention(q, k, v, flow.band)
         return F.scaled_dot_product_attention(q, k, v, is_causal=True)

@@ -23,7 +23,8 @@ from gguf import GGML_QUANT_SIZES, GGUFReader, ReaderTensor
 from gguf.quants import dequantize
 
 from rayplane.errors import Problem, SpecError
-from rayplane.model.names import gguf_name, in_layer
+from rayplane.model.names import Names, Stored, gguf_names, in_layer
+from rayplane.spec.model import ModelSpec
 from rayplane.spec.sharding import Chunk
 
 PIECE_ELEMENTS = 1 << 20
@@ -36,11 +37,12 @@ class GgufSource:
     """`tensors` are the stored tensors by their stored name; `head_dim` undoes the row order of q and k, 0 where there is none."""
 
     tensors: dict[str, ReaderTensor]
+    names: Names
     head_dim: int
 
-    def stored_name(self, name: str) -> str:
-        """What the file calls the tensor `name`."""
-        return gguf_name(name)
+    def stored(self, name: str) -> Stored:
+        """Where the file keeps the tensor `name`."""
+        return self.names.stored(name)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shape of every stored tensor, by its stored name (GGUF lists dims innermost first)."""
@@ -54,12 +56,14 @@ class GgufSource:
         """The box `chunk` of tensor `name`, fp32 and contiguous."""
         if not chunk.numel:
             return torch.empty(chunk.size)
-        tensor = self.tensors[gguf_name(name)]
-        rows = np.arange(chunk.offset[0], chunk.offset[0] + chunk.size[0])
+        stored = self.stored(name)
+        tensor = self.tensors[stored.name]
+        box = stored.box(chunk, tuple(int(n) for n in reversed(tensor.shape)))
+        rows = np.arange(box.offset[0], box.offset[0] + box.size[0])
         place = in_layer(name)
         if self.head_dim and place and place[1] in PERMUTED:
             rows = stored_rows(rows, self.head_dim)
-        first, count = (chunk.offset[1], chunk.size[1]) if len(chunk.size) > 1 else (0, 1)
+        first, count = (box.offset[1], box.size[1]) if len(box.size) > 1 else (0, 1)
         return torch.from_numpy(_dequantized(tensor, rows, first, count).reshape(chunk.size))
 
 
@@ -70,7 +74,7 @@ def stored_rows(rows: npt.NDArray[np.int64], head_dim: int) -> npt.NDArray[np.in
     return head * head_dim + 2 * pair + half
 
 
-def open_gguf(path: Path, head_dim: int) -> GgufSource:
+def open_gguf(path: Path, spec: ModelSpec) -> GgufSource:
     """Maps a GGUF file; SpecError when it is corrupt or one of several parts."""
     try:
         reader = GGUFReader(path)
@@ -80,7 +84,7 @@ def open_gguf(path: Path, head_dim: int) -> GgufSource:
         raise _broken(path, f"cannot be read as GGUF ({error}); download it again") from error
     if parts > 1:
         raise _broken(path, f"is one of {parts} parts; join them with llama-gguf-split --merge")
-    return GgufSource({t.name: t for t in reader.tensors}, head_dim if arch == "llama" else 0)
+    return GgufSource({t.name: t for t in reader.tensors}, gguf_names(spec), spec.head_dim if arch == "llama" else 0)
 
 
 def _dequantized(tensor: ReaderTensor, rows: npt.NDArray[np.int64], first: int, count: int) -> npt.NDArray[np.float32]:

@@ -102,39 +102,29 @@ class Linear(nn.Module):
         return _Linear.apply(x, self.weight, self.bias, self._grads)
 
 
-class _RmsNorm(Function):
+class _AddBias(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, w: Weight, eps: float, grads: GradWork) -> Tensor:
-        x32 = x.float()
-        inverse = torch.rsqrt(x32.square().mean(-1, keepdim=True).add_(eps))
-        ctx.save_for_backward(x, inverse)
-        ctx.w, ctx.grads = w, grads
-        return (x32 * inverse).to(x.dtype).mul_(w)
+    def forward(ctx: Any, x: Tensor, bias: Weight, grads: GradWork) -> Tensor:
+        ctx.bias, ctx.grads = bias, grads
+        ctx.mark_dirty(x)
+        return x.add_(bias)
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None, None]:
-        x, inverse = ctx.saved_tensors
-        normed = x.float() * inverse
-        dy32 = dy.float()
-        ctx.grads.push(ctx.w, lambda buffer: buffer.add_((dy32 * normed).flatten(0, -2).sum(0)))
-        scaled = dy32 * ctx.w.float()
-        dx = scaled.sub(normed * (scaled * normed).mean(-1, keepdim=True)).mul_(inverse)
-        return dx.to(x.dtype), None, None, None
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None]:
+        ctx.grads.push(ctx.bias, lambda buffer: buffer.add_(dy.sum(0)))
+        return dy, None, None
 
 
-class RmsNorm(nn.Module):
-    """x / rms(x) * w over the last dim, in fp32 (Zhang and Sennrich, 2019).
+class Bias(nn.Module):
+    """The bias behind a row-parallel weight, added once to the residual stream: after the sum over tp, by every rank to its rows."""
 
-    `heads`: it norms this rank's heads, so that each tp rank has a part of its gradient; so it does of the residual stream under sp.
-    """
-
-    def __init__(self, place: Place, tensor: TensorSpec, eps: float, heads: bool = False):
+    def __init__(self, place: Place, tensor: TensorSpec):
         super().__init__()
-        self.weight = place.weight(tensor, partial=heads or place.sp)
-        self._eps, self._grads = eps, place.grads
+        self.weight = place.weight(tensor, partial=place.sp)
+        self._grads = place.grads
 
-    def forward(self, x: Tensor) -> Tensor:  # [..., n] -> [..., n]
-        return _RmsNorm.apply(x, self.weight, self._eps, self._grads)
+    def forward(self, x: Tensor) -> Tensor:  # [n, H] -> [n, H], in place
+        return _AddBias.apply(x, self.weight, self._grads)
 
 
 class _SwiGlu(Function):
@@ -161,6 +151,11 @@ class _SwiGlu(Function):
 def swiglu(gate_up: Tensor) -> Tensor:
     """silu(gate) * up for [..., gate | up] (Shazeer, GLU variants, 2020)."""
     return _SwiGlu.apply(gate_up)
+
+
+def gelu(up: Tensor) -> Tensor:
+    """x Phi(x) in its tanh form (Hendrycks and Gimpel, 2016), which GPT-2 uses."""
+    return F.gelu(up, approximate="tanh")
 
 
 class _Embed(Function):
@@ -191,3 +186,15 @@ class Embedding(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:  # [N] -> [n, H]
         rows = _Embed.apply(ids, self.weight, self._first, self._place.grads)
         return self._place.summed(rows, self._place.rows(ids.shape[0]))
+
+
+class Positions(nn.Module):
+    """A learned vector per position of the sequence, added to the embedding; every tp rank has the whole table."""
+
+    def __init__(self, place: Place, tensor: TensorSpec):
+        super().__init__()
+        self.weight = place.weight(tensor, partial=place.sp)
+        self._grads = place.grads
+
+    def forward(self, x: Tensor, positions: Tensor) -> Tensor:  # [n, H], [n] -> [n, H]
+        return x + _Embed.apply(positions, self.weight, 0, self._grads)

@@ -16,7 +16,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from rayplane.errors import Problem, SpecError
-from rayplane.model.names import hf_name
+from rayplane.model.names import Names, Stored, hf_names
+from rayplane.spec.model import ModelSpec
 from rayplane.spec.sharding import Chunk
 
 SINGLE = "model.safetensors"
@@ -29,10 +30,11 @@ class SafetensorsSource:
     """`slices` has one lazy slice per stored tensor, by its stored name."""
 
     slices: dict[str, Any]
+    names: Names
 
-    def stored_name(self, name: str) -> str:
-        """What the files call the tensor `name`."""
-        return hf_name(name)
+    def stored(self, name: str) -> Stored:
+        """Where the files keep the tensor `name`."""
+        return self.names.stored(name)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shape of every stored tensor, by its stored name."""
@@ -44,11 +46,13 @@ class SafetensorsSource:
 
     def read(self, name: str, chunk: Chunk) -> torch.Tensor:
         """The box `chunk` of tensor `name`, fp32 and contiguous."""
-        box: torch.Tensor = self.slices[hf_name(name)][chunk.slices]
-        return box.to(torch.float32).contiguous()
+        stored = self.stored(name)
+        tensor = self.slices[stored.name]
+        box: torch.Tensor = tensor[stored.box(chunk, tuple(tensor.get_shape())).slices]
+        return (box.t() if stored.transposed else box).to(torch.float32).contiguous()
 
 
-def open_safetensors(folder: Path) -> SafetensorsSource:
+def open_safetensors(folder: Path, spec: ModelSpec) -> SafetensorsSource:
     """Maps every file of the folder's model; SpecError when one is missing or corrupt."""
     slices: dict[str, Any] = {}
     for file, names in _files(folder).items():
@@ -57,7 +61,15 @@ def open_safetensors(folder: Path) -> SafetensorsSource:
         if names is not None and (lost := sorted(names - held)):
             raise _broken(folder / INDEX, f"says that {file.name} holds {lost[0]}, which it does not; download the folder again")
         slices |= {name: stored.get_slice(name) for name in (held if names is None else names)}
-    return SafetensorsSource(slices)
+    return SafetensorsSource(_with_prefix(slices, hf_names(spec)), hf_names(spec))
+
+
+def _with_prefix(slices: dict[str, Any], names: Names) -> dict[str, Any]:
+    """Files saved from a model without its head leave out the first word of every name (the published GPT-2 does)."""
+    prefix = names.outer["embed"].partition(".")[0] + "."
+    if any(name.startswith(prefix) for name in slices):
+        return slices
+    return {name if name == names.outer["head"] else prefix + name: tensor for name, tensor in slices.items()}
 
 
 def _files(folder: Path) -> dict[Path, set[str] | None]:

@@ -1,23 +1,25 @@
 """The transformer, written once: a model chunk is some consecutive layers, with the embedding and the head where it has them.
 
-    ids ─▶ embed ─▶ [ x + o(attend(qkv(norm x)))  ─▶  x + down(swiglu(gate_up(norm x))) ] × layers ─▶ norm ─▶ head ─▶ loss
+    ids ─▶ embed ─▶ [ x + o(attend(qkv(norm x)))  ─▶  x + down(act(up(norm x))) ] × layers ─▶ norm ─▶ head ─▶ loss
 
+Families differ by what ModelSpec says of norm, positions, act, biases and window; up stands for gate and up where act is SwiGLU.
 It knows no rank: a chunk builds only the tensors it holds, each cut by the tp Communicator of its Place.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from rayplane.comm.communicator import Communicator
 from rayplane.comm.functions import Rows
-from rayplane.model.attention import Attention, rope_table
-from rayplane.model.layers import Embedding, Linear, Place, RmsNorm, swiglu
+from rayplane.errors import Problem, SpecError
+from rayplane.model.attention import Attention, Flow, rope_table
+from rayplane.model.layers import Bias, Embedding, Linear, Place, Positions, gelu, swiglu
 from rayplane.model.loss import Head
+from rayplane.model.norms import stream_norm
 from rayplane.model.parameter import Weight
+from rayplane.model.window import band
 from rayplane.spec.layout import zigzag
 from rayplane.spec.model import ModelSpec
 from rayplane.spec.sharding import TensorSpec
@@ -25,37 +27,33 @@ from rayplane.spec.sharding import TensorSpec
 Tensor = torch.Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class Flow:
-    """What all layers of one forward share: the sequence length, rotary angles, and how tokens lie over tp."""
-
-    seq: int
-    cos: Tensor
-    sin: Tensor
-    rows: Rows
-
-
 class Block(nn.Module):
-    """One layer: attention and gated feed-forward, each a residual with a norm before it."""
+    """One layer: attention and feed-forward, each a residual with a norm before it."""
 
     def __init__(self, place: Place, spec: ModelSpec, tensors: dict[str, TensorSpec]):
         super().__init__()
-        self.attn_norm = RmsNorm(place, tensors["attn_norm"], spec.norm_eps)
+        up = ("gate", "up") if spec.act == "swiglu" else ("up",)
+        self.attn_norm = stream_norm(place, spec, tensors, "attn_norm")
         self.attention = Attention(place, spec, tensors)
-        self.mlp_norm = RmsNorm(place, tensors["mlp_norm"], spec.norm_eps)
-        self.gate_up = Linear(place, [tensors["gate"], tensors["up"]])
+        self.o_bias = Bias(place, tensors["o_bias"]) if spec.o_bias else None
+        self.mlp_norm = stream_norm(place, spec, tensors, "mlp_norm")
+        self.up = Linear(place, [tensors[n] for n in up], [tensors[f"{n}_bias"] for n in up] if spec.mlp_bias else ())
         self.down = Linear(place, [tensors["down"]])
+        self.down_bias = Bias(place, tensors["down_bias"]) if spec.mlp_bias else None
+        self._act = swiglu if spec.act == "swiglu" else gelu
         self._place = place
 
-    def forward(self, x: Tensor, flow: Flow) -> Tensor:  # [n, H] -> [n, H]
-        return self._place.again("full", self._layer, x, flow)
+    def forward(self, x: Tensor, flow: Flow, rows: Rows) -> Tensor:  # [n, H] -> [n, H]
+        return self._place.again("full", self._layer, x, flow, rows)
 
-    def _layer(self, x: Tensor, flow: Flow) -> Tensor:
-        place, rows = self._place, flow.rows
+    def _layer(self, x: Tensor, flow: Flow, rows: Rows) -> Tensor:
+        place = self._place
         h = place.whole(self.attn_norm(x), rows)
-        x = x + place.summed(self.attention(h, flow.seq, flow.cos, flow.sin), rows)
+        x = x + place.summed(self.attention(h, flow), rows)
+        x = x if self.o_bias is None else self.o_bias(x)
         h = place.whole(self.mlp_norm(x), rows)
-        return x + place.summed(self.down(place.again("selective", swiglu, self.gate_up(h))), rows)
+        x = x + place.summed(self.down(place.again("selective", self._act, self.up(h))), rows)
+        return x if self.down_bias is None else self.down_bias(x)
 
 
 class ModelChunk(nn.Module):
@@ -66,37 +64,55 @@ class ModelChunk(nn.Module):
         super().__init__()
         tensors = {t.name: t for t in spec.tensors()}
         self.embed = Embedding(place, tensors["embed"]) if first else None
+        self.positions = Positions(place, tensors["positions"]) if first and spec.positions == "learned" else None
         self.blocks = nn.ModuleList(Block(place, spec, _of_layer(tensors, i)) for i in layers)
-        self.norm = RmsNorm(place, tensors["norm"], spec.norm_eps) if last else None
+        self.norm = stream_norm(place, spec, tensors, "norm") if last else None
         shared = self.embed.weight if self.embed is not None else tied
         self.head = Head(place, tensors["embed" if spec.tied else "head"], shared if spec.tied else None) if last else None
         self._spec, self._place = spec, place
-        self._seq = 0
-        self._rope: tuple[Tensor, Tensor] | None = None
+        self._flow: Flow | None = None
 
     def forward(self, x: Tensor, batch: int, seq: int) -> Tensor:
         """Ids [B, S] or the residual stream [n, H] -> the residual stream, normed by the last chunk.
 
         S and n are this rank's part of sequences of `seq` tokens.
         """
+        flow = self._flow_for(seq, x.device)
+        rows = self._place.rows(batch * flow.positions.shape[0])
         if self.embed is not None:
             x = self.embed(x.flatten())
-        cos, sin = self._rope_for(seq, x.device)
-        flow = Flow(seq, cos, sin, self._place.rows(batch * cos.shape[0]))
+        if self.positions is not None:
+            x = self.positions(x, _mine(flow.positions.repeat(batch), rows, self._place.tp))
         for block in self.blocks:
-            x = block(x, flow)
+            x = block(x, flow, rows)
         return self.norm(x) if self.norm is not None else x
 
     def weights(self) -> list[Weight]:
         """This chunk's weights in the order of forward, each once."""
         return [p for p in self.parameters() if isinstance(p, Weight)]
 
-    def _rope_for(self, seq: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        if self._rope is None or self._seq != seq or self._rope[0].device != device:
-            self._seq = seq
-            positions = positions_of(self._place.cp, seq, device)
-            self._rope = rope_table(self._spec.rope, self._spec.head_dim, positions)
-        return self._rope
+    def _flow_for(self, seq: int, device: torch.device) -> Flow:
+        if self._flow is None or self._flow.seq != seq or self._flow.positions.device != device:
+            self._flow = _flow(self._place, self._spec, seq, device)
+        return self._flow
+
+
+def _flow(place: Place, spec: ModelSpec, seq: int, device: torch.device) -> Flow:
+    positions = positions_of(place.cp, seq, device)
+    rope = rope_table(spec.rope, spec.head_dim, positions) if spec.positions == "rope" else None
+    if rope is None and seq > spec.max_seq:
+        raise SpecError(Problem(f"{seq} is more than the {spec.max_seq} learned positions; shorten it", "train.data.seq_len"))
+    if not 0 < spec.window < seq:
+        return Flow(seq, positions, rope, None)
+    if place.cp.size > 1:
+        message = f"{place.cp.size} ranks cannot share sequences of {seq} tokens with a window of {spec.window}; use cp: 1"
+        raise SpecError(Problem(message, "layout.cp"))
+    return Flow(seq, positions, rope, band(spec.window, seq, place.dtype, device))
+
+
+def _mine(x: Tensor, rows: Rows, tp: Communicator) -> Tensor:  # [N] -> [n]
+    """What belongs to this rank's rows of the residual stream."""
+    return x if rows is None else x.split(list(rows))[tp.rank]
 
 
 def positions_of(cp: Communicator, seq: int, device: torch.device) -> Tensor:

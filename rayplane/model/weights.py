@@ -24,8 +24,8 @@ from rayplane.spec.sharding import Chunk
 
 MAX_PROBLEMS = 8
 """A wrong model differs in every layer; so many differences tell which."""
-IGNORED = re.compile(r".*rotary_emb\.inv_freq")
-"""Stored by old Hugging Face versions; computed here."""
+IGNORED = re.compile(r".*rotary_emb\.inv_freq|.*\.attn\.(masked_)?bias")
+"""Stored by old Hugging Face versions, rotary angles and causal masks; computed here."""
 
 
 class WeightSource(Protocol):
@@ -48,9 +48,9 @@ def open_weights(path: Path, spec: ModelSpec) -> WeightSource:
 
 def _open(path: Path, spec: ModelSpec) -> SafetensorsSource | GgufSource:
     if path.is_dir():
-        return open_safetensors(path)
+        return open_safetensors(path, spec)
     if path.is_file() and path.suffix == ".gguf":
-        return open_gguf(path, spec.head_dim)
+        return open_gguf(path, spec)
     found = "is neither a Hugging Face folder nor a .gguf file" if path.exists() else "does not exist"
     raise SpecError(Problem(f"{path} {found}; give a folder with model.safetensors, or a .gguf file", "model.path"))
 
@@ -58,17 +58,19 @@ def _open(path: Path, spec: ModelSpec) -> SafetensorsSource | GgufSource:
 def mismatches(source: SafetensorsSource | GgufSource, spec: ModelSpec) -> list[str]:
     """How the stored tensors differ from those of `spec`, each with its remedy."""
     stored, unreadable = source.shapes(), source.unreadable()
-    wanted = {source.stored_name(t.name): t.shape for t in spec.tensors()}
+    wanted = {(at := source.stored(t.name)).name: at.shape(t.shape) for t in spec.tensors()}
     problems = [text for name, shape in wanted.items() if (text := _difference(name, shape, stored))]
     problems += [
         f"tensor {name} is stored as {kind}, which cannot be read; convert it to bf16, fp16 or fp32"
         for name, kind in unreadable.items()
         if name in wanted
     ]
-    surplus = sorted(n for n in stored.keys() - wanted.keys() if not IGNORED.fullmatch(n) and not (spec.tied and n == "lm_head.weight"))
+    copy = source.names.outer["head"] if spec.tied else ""
+    surplus = sorted(n for n in stored.keys() - wanted.keys() if not IGNORED.fullmatch(n) and n != copy)
+    model = f"{spec.layers} layers, biases of q, k, v {spec.qkv_bias}, of o {spec.o_bias}, of the feed-forward {spec.mlp_bias}"
     return problems + [
-        f"tensor {name} {list(stored[name])} is not part of the model that the job describes ({spec.layers} layers, "
-        f"qkv_bias {spec.qkv_bias}, qk_norm {spec.qk_norm}, tied {spec.tied}); correct the config that lies beside the weights"
+        f"tensor {name} {list(stored[name])} is not part of the model that the job describes ({model}, "
+        f"qk_norm {spec.qk_norm}, tied {spec.tied}); correct the config that lies beside the weights"
         for name in surplus
     ]
 

@@ -25,6 +25,8 @@ from rayplane.spec.plan import Rejected, Workload
 MAX_MICRO_BATCH = 64
 """Beyond this a microbatch fills any device; larger ones only cost memory."""
 MAX_VPP = 4
+Ladder = list[Layout]
+"""Layouts that differ in micro_batch alone, smallest first. A larger one needs no less memory: beyond one too large none is tried."""
 LEANER = {"none": "selective", "selective": "full"}
 """Recomputation that needs less memory."""
 
@@ -90,21 +92,21 @@ def outside(space: Space, layout: Layout) -> str | None:
     return None
 
 
-def variants(space: Space, degrees: Layout) -> list[Layout]:
-    """Every micro_batch, schedule, vpp, sp and zero for some degrees, without recomputation."""
+def variants(space: Space, degrees: Layout) -> list[Ladder]:
+    """Every schedule, vpp, sp and zero for some degrees, without recomputation, each with every micro_batch."""
     num_chunks = [v for v in range(1, MAX_VPP + 1) if degrees.pp * v <= space.model.layers]
     runs = product(BUILDERS, num_chunks) if degrees.pp > 1 else (("1f1b", 1),)
-    marks = product((False, True) if degrees.tp > 1 else (False,), (0, 1) if degrees.dp > 1 else (0,))
+    marks = product((False, True) if degrees.tp > 1 else (False,), (0, 1) if degrees.dp * degrees.cp > 1 else (0,))
     kinds = [replace(degrees, schedule=name, vpp=v, sp=sp, zero=zero) for (name, v), (sp, zero) in product(runs, marks)]
     sizes = micro_batches(split(space.workload.global_batch, degrees.dp, 0)[1])
-    return [replace(kind, micro_batch=n) for kind in kinds if not unsupported(kind) for n in sizes]
+    return [[replace(kind, micro_batch=n) for n in sizes] for kind in kinds if not unsupported(kind)]
 
 
 def leaner(layout: Layout) -> Layout | None:
     """The same with more recomputation; None when there is no more."""
-    recompute: str | None = layout.recompute
-    while recompute := LEANER.get(recompute):
-        less = replace(layout, recompute=recompute)
+    less = layout
+    while less.recompute in LEANER:
+        less = replace(less, recompute=LEANER[less.recompute])
         if not unsupported(less):
             return less
     return None

@@ -2,7 +2,7 @@
 
                                                                            input gradient          weight gradient
 GEMM          t0 + 2 · weights · tokens / (efficiency · peak)              once more               once more
-attention     2 · S · width · tokens / (share of peak at S · peak)         2.5 FLOPs at 0.85 rate  -
+attention     4 · keys · width · tokens / (share of peak at S · peak)      2.5 FLOPs at 0.85 rate  -        keys: S/2, less in a window
 element-wise  bytes / (0.7 · memory bandwidth)                             twice the bytes         -
 launch        a floor under each layer where host and device work side by side, added where one core does both
 
@@ -71,15 +71,16 @@ class Microbatch:
     samples: int
     sp: bool = False
     recompute: str = "none"
+    cp: int = 1
 
     @property
     def tokens(self) -> int:
-        """Tokens of the microbatch."""
-        return self.samples * self.seq_len
+        """Tokens of the microbatch on a rank."""
+        return self.samples * math.ceil(self.seq_len / self.cp)
 
     @property
     def activation_bytes(self) -> int:
-        """Bytes of one [samples, seq_len, hidden] activation."""
+        """Bytes of one [tokens, hidden] activation."""
         return self.tokens * self.model.hidden * ITEM_BYTES[self.precision]
 
     @property
@@ -91,6 +92,11 @@ class Microbatch:
     def residual_cut(self) -> int:
         """Ranks that share the residual stream of a sequence."""
         return self.share.tp if self.sp else 1
+
+    @property
+    def up_matrices(self) -> int:
+        """Gate and up, or up alone."""
+        return 2 if self.model.act == "swiglu" else 1
 
     @property
     def without_recompute(self) -> Microbatch:
@@ -106,13 +112,19 @@ class Microbatch:
 def layer(work: Microbatch) -> Seconds:
     """One transformer layer."""
     gemm = sum(_gemm_s(work, 2.0 * n * work.tokens) for n in work.share.matrices)
-    attention = 2.0 * work.seq_len * work.share.q_width * work.tokens / (_attention_share(work.device, work.seq_len) * work.rate)
+    attention = attention_s(work)
     element_wise = _bytes_s(work.device, work.tokens * _layer_traffic(work))
     launch = work.device.launch_us * 1e-6
     forward = _launched(work.device, gemm + attention + element_wise, launch / 3)
     again = {"none": 0.0, "selective": attention, "full": forward}[work.recompute]
     input_grad = _launched(work.device, gemm + ATTENTION_BACKWARD * attention + 2 * element_wise, launch / 2)
     return Seconds(forward, input_grad + again, _launched(work.device, gemm, launch / 6))
+
+
+def attention_s(work: Microbatch) -> float:
+    """Scores and their product with the values, of one layer's forward."""
+    flops = 4.0 * work.model.mean_keys(work.seq_len) * work.share.q_width * work.tokens
+    return flops / (_attention_share(work.device, work.seq_len) * work.rate)
 
 
 def embedding(work: Microbatch) -> Seconds:
@@ -138,8 +150,8 @@ def _gemm_s(work: Microbatch, flops: float) -> float:
 
 
 def _layer_traffic(work: Microbatch) -> float:
-    """Bytes per token of the forward: two norms and two residual sums of `hidden`, rope over q and k, SiLU times up."""
-    own = 2 * (work.share.q_width + work.share.kv_width) + 3 * work.share.mlp_width
+    """Bytes per token of the forward: two norms and two residual sums of `hidden`, rope over q and k, SiLU times up (or gelu)."""
+    own = 2 * (work.share.q_width + work.share.kv_width) + (1 + work.up_matrices) * work.share.mlp_width
     return (10 * work.model.hidden / work.residual_cut + own) * ITEM_BYTES[work.precision]
 
 

@@ -27,11 +27,12 @@ SPLIT = frozenset(name for name, builder in BUILDERS.items() if any(a.op is Op.I
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """Seconds: of a microbatch by chunk (compute, tp, p2p); of a step by chunk (reduction left exposed) and for all ranks at its end."""
+    """Seconds by chunk: of a microbatch (compute, tp, cp, p2p), of a step (reduction left exposed); and what ends the step."""
 
     stage_of: tuple[int, ...]
     compute: tuple[Seconds, ...]
     tp: tuple[Seconds, ...]
+    cp: tuple[Seconds, ...]
     p2p_s: tuple[float, ...]
     reduce_s: tuple[float, ...]
     sync_s: float
@@ -41,12 +42,12 @@ class Stages:
     @property
     def pipe(self) -> Pipe:
         """What the timeline needs."""
-        both = [c.plus(t) for c, t in zip(self.compute, self.tp, strict=True)]
+        all_of = [c.plus(t).plus(ring) for c, t, ring in zip(self.compute, self.tp, self.cp, strict=True)]
         return Pipe(
             stage_of=self.stage_of,
-            forward_s=tuple(s.forward for s in both),
-            input_s=tuple(s.input_grad for s in both),
-            weight_s=tuple(s.weight_grad for s in both),
+            forward_s=tuple(s.forward for s in all_of),
+            input_s=tuple(s.input_grad for s in all_of),
+            weight_s=tuple(s.weight_grad for s in all_of),
             p2p_s=self.p2p_s,
             reduce_s=self.reduce_s,
         )

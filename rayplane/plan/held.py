@@ -1,39 +1,41 @@
 """What a stage holds as its Actions run, counted from the Action list itself.
 
-    F0.0     chunk 0: 1 whole               F  a microbatch's activations are kept
-    F0.1              2 whole               B  and freed
-    I0.0              1 whole, 1 half       I  or all but what the weight gradients need: inputs and output gradients of the matrices
-    W0.0              1 whole               W  which are freed then
+F0.0     chunk 0: 1 whole               F  a microbatch's activations are kept
+F0.1              2 whole               B  and freed
+I0.0              1 whole, 1 half       I  or all but what the weight gradients need: inputs and output gradients of the matrices
+W0.0              1 whole               W  which are freed then
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
-from operator import ge, mul
+from operator import ge
 
 from rayplane.spec.schedule import Action, Op, Schedule
 
 Held = tuple[int, ...]
 """Microbatches held at one moment: whole ones of each chunk of a stage, then halves of each."""
+COMPARED = 8
+"""So many are compared with the others: enough to drop nearly all that do not matter."""
 
 
 def fullest(schedule: Schedule) -> tuple[tuple[Held, ...], ...]:
-    """Per stage the moments that none exceeds; which of them takes most depends on the chunks' bytes."""
-    return tuple(_largest(_moments(actions, _chunks(schedule, stage))) for stage, actions in enumerate(schedule.ranks))
+    """Per stage the moments to look at; which of them takes most depends on the chunks' bytes."""
+    return tuple(_moments(actions, _chunks(schedule, stage)) for stage, actions in enumerate(schedule.ranks))
 
 
 def most_bytes(moments: Iterable[Held], whole_bytes: Sequence[int], half_bytes: Sequence[int]) -> int:
     """Bytes at the fullest moment of a stage, for the bytes that one microbatch takes in each of its chunks."""
     sizes = (*whole_bytes, *half_bytes)
-    return max(sum(map(mul, held, sizes)) for held in moments)
+    return max(sum(n * size for n, size in zip(held, sizes, strict=True)) for held in moments)
 
 
 def _chunks(schedule: Schedule, stage: int) -> list[int]:
     return [c for c in range(schedule.num_chunks) if schedule.stage_of(c) == stage]
 
 
-def _moments(actions: Sequence[Action], chunks: Sequence[int]) -> set[Held]:
+def _moments(actions: Sequence[Action], chunks: Sequence[int]) -> tuple[Held, ...]:
     """Moments after which something is freed; before more is kept there is no need to look."""
     index = {chunk: i for i, chunk in enumerate(chunks)}
     held, out = [0] * (2 * len(chunks)), set[Held]()
@@ -51,12 +53,13 @@ def _moments(actions: Sequence[Action], chunks: Sequence[int]) -> set[Held]:
                 held[half] -= 1
         if following is None or following.op is not Op.FORWARD:
             out.add(tuple(held))
-    return out
+    return _peaks(out)
 
 
-def _largest(moments: set[Held]) -> tuple[Held, ...]:
+def _peaks(moments: set[Held]) -> tuple[Held, ...]:
+    """Without those that the moments with the most in them exceed."""
     kept: list[Held] = []
     for held in sorted(moments, key=lambda h: (-sum(h), h)):
-        if not any(all(map(ge, other, held)) for other in kept):
+        if not any(all(map(ge, other, held)) for other in kept[:COMPARED]):
             kept.append(held)
     return tuple(kept)

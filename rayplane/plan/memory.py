@@ -3,17 +3,19 @@
            fp32   bf16   per
 weights      4      2    parameter
 gradients    4      4    parameter                       fp32 in both
-optimizer    8     12    parameter                       two moments, and the fp32 master copy; zero 1 cuts them over dp
+optimizer    8     12    parameter                       two moments, and the fp32 master copy; zero 1 cuts them over dp x cp
 activations  what a layer keeps for its backward, times the microbatches in flight, which are counted from the schedule (`held`)
 logits       8     10    vocabulary row and token        of two slices, on the last chunk's stage
 fixed        runtime, kernels, communicator buffers; and a share of all the rest lost to fragmentation
 
-A layer keeps, per token, of width h (hidden), q, kv and f (feed-forward) on this rank; t is tp under sp, else 1:
+A layer keeps, per token of a rank, of width h (hidden), q, kv and f (feed-forward) on this rank; t is tp under sp, else 1:
 
 recompute    none        2h/t + 2h + 3q + 3kv + 3f       inputs of two norms (which sp cuts) and their results; qkv, rotated q and k,
-             selective   2h/t + 2h + 2q + 2kv + 3f       attention's output; gate, up and product (Korthikanti et al., 2022, section 4)
+             selective   2h/t + 2h + 2q + 2kv + 3f       attention's output; gate, up and product (without a gate 2f)
              full        h/t                             and one layer's whole at a time
 halves       W needs     4h + 2q + 2kv + 3f              inputs and output gradients of the four matrices
+
+(Korthikanti et al., 2022, section 4, whose sp gathers again in backward and so cuts the norms' results as well.)
 """
 
 from __future__ import annotations
@@ -120,14 +122,16 @@ def layer_bytes(work: Microbatch) -> int:
     if work.recompute == "full":
         return work.residual_bytes
     rotated = 0 if work.recompute == "selective" else share.q_width + share.kv_width
-    elements = 2 * hidden + 2 * share.q_width + 2 * share.kv_width + rotated + 3 * share.mlp_width
-    return 2 * work.residual_bytes + elements * work.tokens * ITEM_BYTES[work.precision]
+    elements = 2 * hidden + 2 * share.q_width + 2 * share.kv_width + rotated + (1 + work.up_matrices) * share.mlp_width
+    # Over cp the ring keeps keys and values once more, and its result in fp32.
+    ring = 2 * share.kv_width * ITEM_BYTES[work.precision] + 4 * share.q_width if work.cp > 1 and rotated else 0
+    return 2 * work.residual_bytes + (elements * ITEM_BYTES[work.precision] + ring) * work.tokens
 
 
 def half_bytes(work: Microbatch) -> int:
     """What one layer keeps between the two halves of its backward."""
     share = work.share
-    elements = 4 * work.model.hidden + 2 * share.q_width + 2 * share.kv_width + 3 * share.mlp_width
+    elements = 4 * work.model.hidden + 2 * share.q_width + 2 * share.kv_width + (1 + work.up_matrices) * share.mlp_width
     return elements * work.tokens * ITEM_BYTES[work.precision]
 
 
@@ -147,7 +151,7 @@ def _stage(work: Microbatch, of: Kept, layout: Layout, chunks: Sequence[int], mo
     precision, device = work.precision, work.device
     params = sum(chunk_params(work.share, layout, c) for c in chunks)
     weights, gradients = WEIGHT_BYTES[precision] * params, GRADIENT_BYTES * params
-    optimizer = OPTIMIZER_BYTES[precision] * math.ceil(params / (layout.dp if layout.zero else 1))
+    optimizer = OPTIMIZER_BYTES[precision] * math.ceil(params / (layout.dp * layout.cp if layout.zero else 1))
     whole, half = zip(*(_chunk_bytes(of, layout, c) for c in chunks), strict=True)
     activations = most_bytes(moments, whole, half) + of.workspace
     logits = of.logits if layout.num_chunks - 1 in chunks else 0

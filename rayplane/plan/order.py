@@ -4,8 +4,8 @@ The rule that `timeline.play` follows, without making a single span (a test hold
 
     start of an Action = max(end of the one before it on its stage, transfer + max(end of its source, end of the one before that))
 
-since a receive is posted one compute Action early. Of many microbatches the middle is all alike: only the first LONG and a few per
-stage are played, the others are added at the pace of that middle, a stage's worth of microbatches at a time.
+since a receive is posted one compute Action early. Of many microbatches the middle is all alike: only some are played, LONG per stage
+and what is over, and the others are added at the pace of that middle, as many at a time as there are stages.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def compiled(schedule: Schedule) -> Order:
                 position[stage] += 1
                 moved = True
     p, m = len(whole.ranks), schedule.num_microbatches
-    pace = (index_of[False, 0, m - 2 * p], index_of[False, 0, m - p]) if m >= LONG * p else (0, 0)
+    pace = (index_of[False, 0, m - 3 * p], index_of[False, 0, m - 2 * p]) if m >= LONG * p else (0, 0)
     return Order(p, m, prices, tuple(entries), pace, fullest(schedule))
 
 

@@ -6,7 +6,8 @@
 Equal layers: one layer at a time to the stage that would stay least loaded, which is optimal since the loads are independent
 and convex in the number of layers; on a stage, to the chunk that is least loaded. Ties go to what comes later in the model, whose
 activations are freed sooner. Chunks may be empty.
-Unequal layers: dynamic programming over best[k][j] = min over i of max(best[k-1][i], cost of layers i..j on chunk k), each chunk by itself.
+Unequal layers: dynamic programming over best[k][j] = min over i of max(best[k-1][i], cost of layers i..j on chunk k); each chunk counts
+by itself, whatever else its stage holds.
 """
 
 from __future__ import annotations

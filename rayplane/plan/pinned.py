@@ -10,12 +10,12 @@ import math
 from dataclasses import replace
 
 from rayplane.errors import Problem, SpecError
-from rayplane.plan.candidates import Space, impossible, micro_batches
+from rayplane.plan.candidates import Ladder, Space, impossible, micro_batches
 from rayplane.spec.job import LayoutSection
 from rayplane.spec.layout import Layout, split, unsupported
 
 
-def layouts(space: Space, section: LayoutSection) -> list[Layout]:
+def layouts(space: Space, section: LayoutSection) -> Ladder:
     """The layouts a section leaves open. Raises SpecError with every contradiction and the nearest layout that is possible."""
     given = section.layout(1)
     problems = [Problem(reason, f"layout.{field}") for field, reason in unsupported(given)]
@@ -29,6 +29,10 @@ def layouts(space: Space, section: LayoutSection) -> list[Layout]:
         raise SpecError(problems)
     sizes = [section.micro_batch] if section.micro_batch else micro_batches(samples)
     return [replace(given, micro_batch=n) for n in sizes]
+
+
+def as_given(layout: Layout) -> None:
+    """What to try where a given layout is too large: nothing else was asked for."""
 
 
 def nearest(space: Space, wanted: Layout) -> Layout | None:

@@ -1,7 +1,7 @@
 """What a timeline needs of a layout, as numbers per chunk; and a bound that no order of its Actions can beat.
 
-    stage s:  first microbatch on its way ─▶ │ all the work of the stage │ ─▶ last gradient on its way back ─▶ end
-              F of the chunks before it         forward, backward             B, or only I, of the chunks before it
+stage s:  first microbatch on its way ─▶ │ all the work of the stage │ ─▶ last gradient on its way back ─▶ end
+          F of the chunks before it         forward, backward             B, or only I, of the chunks before it
 """
 
 from __future__ import annotations
@@ -85,4 +85,3 @@ def lower_bound_s(pipe: Pipe, part: Sequence[float], split: bool) -> float:
         there_s += (pipe.forward_s[chunk] + hop_s) * part[0]
         back_s += (pipe.input_s[chunk] + hop_s + (0.0 if split else pipe.weight_s[chunk])) * part[-1]
     return max(best_s, there_s + back_s + last_s)
-

@@ -1,8 +1,8 @@
 """The end of each stage's compute under 1f1b and gpipe, without making a single Action: the rule of `order`, written out for these two.
 
-    stage   warm-up       rounds of one forward and one backward        drain
-    0       F0 F1         F2 B0 | F3 B1 | …                             B B
-    2                     F0 B0 | F1 B1 | …       once a round repeats the last one, moved in time, the rest is multiplied
+stage   warm-up       rounds of one forward and one backward        drain
+0       F0 F1         F2 B0 | F3 B1 | …                             B B
+2                     F0 B0 | F1 B1 | …       once a round repeats the last one, moved in time, the rest is multiplied
 """
 
 from __future__ import annotations

@@ -13,7 +13,6 @@ from rayplane.plan.draft import Outline
 from rayplane.plan.memory import gigabytes
 from rayplane.spec.layout import Layout
 
-
 OPTIONS = ("schedule", "vpp", "sp", "zero", "recompute")
 """What may change, beside micro_batch, without moving a device; in the order it is said."""
 Options = tuple[str | int | bool, ...]

@@ -12,12 +12,12 @@ A layout that fits goes before a tight one, then the faster goes first. The same
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 
 from rayplane.errors import PlacementError, SpecError
 from rayplane.plan import pinned
-from rayplane.plan.candidates import Space, leaner, using_all, using_fewer, variants
+from rayplane.plan.candidates import Ladder, Space, leaner, using_all, using_fewer, variants
 from rayplane.plan.draft import Draft, Outline
 from rayplane.plan.memory import TIGHT
 from rayplane.plan.place import place
@@ -31,6 +31,8 @@ from rayplane.spec.plan import Candidate, Plan, Rejected, Workload
 
 SHOWN = 12
 """So many dp x pp x tp are priced to the end."""
+Less = Callable[[Layout], Layout | None]
+"""The same layout with less memory; None when there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class Outcome:
     ranked: tuple[Candidate, ...]
     rejected: tuple[Rejected, ...]
     smallest: Outline | None
-    """The layout that needs least memory, whether it fits or not."""
+    """The layout found to need least memory, whether it fits or not."""
 
 
 def plan(model: ModelSpec, workload: Workload, cluster: ClusterSpec, layout: LayoutSection | None) -> Plan:
@@ -52,7 +54,7 @@ def plan(model: ModelSpec, workload: Workload, cluster: ClusterSpec, layout: Lay
         raise SpecError("the cluster has no devices")
     pricer = Pricer(model, workload, cluster)
     space = Space(model, workload, pricer.topology, cluster.num_devices)
-    outcome = _automatic(pricer, space) if layout is None else _evaluate(pricer, pinned.layouts(space, layout))
+    outcome = _automatic(pricer, space) if layout is None else _evaluate(pricer, [pinned.layouts(space, layout)], pinned.as_given)
     if not outcome.ranked:
         raise PlacementError(_nothing_fits(pricer, space, outcome, layout is not None))
     best, *others = outcome.ranked
@@ -70,19 +72,20 @@ def plan(model: ModelSpec, workload: Workload, cluster: ClusterSpec, layout: Lay
 def _automatic(pricer: Pricer, space: Space) -> Outcome:
     """Layouts over all devices; over fewer only when none of those is left."""
     degrees, refused = using_all(space)
-    outcome = _evaluate(pricer, [v for d in degrees for v in variants(space, d)])
+    outcome = _evaluate(pricer, [v for d in degrees for v in variants(space, d)], leaner)
     rejected = (*refused, *outcome.rejected)
     if outcome.ranked:
         return Outcome(outcome.ranked, rejected, outcome.smallest)
-    fewer = _evaluate(pricer, [v for d in using_fewer(space) for v in variants(space, d)])
+    fewer = _evaluate(pricer, [v for d in using_fewer(space) for v in variants(space, d)], leaner)
     smallest = min((o for o in (outcome.smallest, fewer.smallest) if o), key=lambda o: o.memory_bytes, default=None)
     return Outcome(fewer.ranked, (*rejected, *fewer.rejected), smallest)
 
 
-def _evaluate(pricer: Pricer, layouts: Iterable[Layout]) -> Outcome:
+def _evaluate(pricer: Pricer, ladders: Iterable[Ladder], less: Less) -> Outcome:
+    """Let layouts compete; `less` names what to try where one is too large."""
     groups: dict[tuple[int, int, int], _Group] = {}
-    for layout in layouts:
-        groups.setdefault((layout.dp, layout.pp, layout.tp), _Group(pricer)).offer(layout)
+    for ladder in ladders:
+        groups.setdefault((ladder[0].dp, ladder[0].pp, ladder[0].tp), _Group(pricer, less)).climb(ladder)
     ranked: list[_Entry] = []
     lost: list[Rejected] = []
     for group in sorted((g for g in groups.values() if g.queue), key=lambda g: g.queue[0].key):
@@ -119,12 +122,22 @@ class _Group:
     """The layouts of some dp x pp x tp: those in the competition, those that fit for certain, and those that do not."""
 
     pricer: Pricer
+    less: Less
     queue: list[_Entry] = field(default_factory=list)
     fitting: list[Outline] = field(default_factory=list)
     large: list[Outline] = field(default_factory=list)
 
-    def offer(self, layout: Layout) -> None:
-        """Queue a layout by its bounds or, when it is too large, the same with more recomputation."""
+    def climb(self, ladder: Ladder) -> None:
+        """Queue layouts as far as they fit, with as much recomputation as the one before needed."""
+        recompute = ladder[0].recompute
+        for layout in ladder:
+            queued = self.offer(layout if layout.recompute == recompute else replace(layout, recompute=recompute))
+            if queued is None:
+                return
+            recompute = queued.recompute
+
+    def offer(self, layout: Layout) -> Layout | None:
+        """Queue a layout by its bounds or, when it is too large, the same with less memory; None when none fits."""
         candidate: Layout | None = layout
         while candidate:
             outline = self.pricer.outline(candidate)
@@ -133,9 +146,10 @@ class _Group:
                     self.fitting.append(outline)
                 draft = self.pricer.draft(outline)
                 heapq.heappush(self.queue, _entry(self.pricer, draft, draft.bound_s, played=False))
-                return
+                return candidate
             self.large.append(outline)
-            candidate = leaner(candidate)
+            candidate = self.less(candidate)
+        return None
 
     def best(self) -> _Entry | None:
         """The best layout, taken from the queue; those left in it are worse. None when none fits."""
@@ -146,8 +160,8 @@ class _Group:
             outline = self.pricer.counted(entry.draft.outline)
             if outline.memory_bytes > self.pricer.device_bytes:
                 self.large.append(outline)
-                if less := leaner(outline.layout):
-                    self.offer(less)
+                if smaller := self.less(outline.layout):
+                    self.offer(smaller)
                 continue
             if not entry.draft.outline.exact:
                 self.fitting.append(outline)

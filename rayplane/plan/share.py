@@ -59,14 +59,15 @@ def share(of: Parts, tp: int) -> Share:
     sizes = dict(zip((t.name.rsplit(".", 1)[-1] for t in of.layer), layers[fullest], strict=True))
     hidden = of.model.hidden
     embed = sum(tp_chunk(t, tp, 0).numel for t in of.embed)
+    tied = sum(tp_chunk(t, tp, 0).numel for t in of.embed if t.tied)
     last = sum(tp_chunk(t, tp, 0).numel for t in of.last)
     return Share(
         tp=tp,
         matrices=tuple(n for t, n in zip(of.layer, layers[fullest], strict=True) if len(t.dims) > 1),
         layer_params=sum(layers[fullest]),
         embed_params=embed,
-        head_params=last + (embed if of.model.tied else 0),
-        tied_params=embed if of.model.tied else 0,
+        head_params=last + tied,
+        tied_params=tied,
         q_width=sizes["q"] // hidden,
         kv_width=sizes["k"] // hidden,
         mlp_width=sizes["up"] // hidden,

@@ -45,12 +45,16 @@ class Topology:
             return Group(layout.tp, layout.tp)
         return Group(layout.tp, self.largest if self.largest < layout.tp else 1)
 
+    def cp_group(self, layout: Layout) -> Group:
+        """Shape of the groups that cut a sequence."""
+        return Group(layout.cp, layout.cp if self.cells_inside(layout) else max(1, self.largest // layout.tp))
+
     def dp_group(self, layout: Layout) -> Group:
-        """Shape of the groups that reduce gradients; the busiest are bound by the fewest members in an island."""
-        cells = self.per_island(layout.cp * layout.tp)
+        """Shape of the groups that reduce gradients, dp x cp; the busiest are bound by the fewest members in an island."""
+        cells, members = self.per_island(layout.cp * layout.tp), layout.dp * layout.cp
         if layout.dp * layout.pp <= cells:
-            return Group(layout.dp, layout.dp)
-        return Group(layout.dp, max(1, cells // layout.pp))
+            return Group(members, members)
+        return Group(members, max(1, cells // layout.pp * layout.cp, layout.cp if cells else 0))
 
     def world(self, layout: Layout) -> Group:
         """All ranks."""

@@ -2,7 +2,7 @@
 
 pieces (compute, network) ─▶ Stages: seconds per chunk ─▶ ends of the stages (timeline) ─▶ + the step's end = step
 
-step_s = compute + tp      what the slowest stage does for its microbatches
+step_s = compute + tp + cp what the slowest stage does for its microbatches
        + p2p               by how much transfers lengthen the pipe
        + bubble            the pipe's length beyond the slowest stage's own work
        + dp                gradient reduction that the last backward does not hide; under zero 1 the gathering of weights
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from rayplane.plan import compute, memory
 from rayplane.plan.catalog import slowest
@@ -21,7 +22,7 @@ from rayplane.plan.draft import SPLIT, Draft, Outline, Stages, ends
 from rayplane.plan.network import Group, Network
 from rayplane.plan.order import Orders
 from rayplane.plan.partition import cut
-from rayplane.plan.pieces import Piece, Pieces, pieces
+from rayplane.plan.pieces import Piece, Pieces, Ring, pieces
 from rayplane.plan.pipe import stages_of
 from rayplane.plan.recurrence import RECURRENCES
 from rayplane.plan.share import Share, chunk_params, parts, share
@@ -60,7 +61,7 @@ class Pricer:
         self._flops = model.flops_per_token(workload.seq_len) * self._tokens
         self._tensors = parts(model)
         self._shares: dict[int, Share] = {}
-        self._known: dict[tuple[int, int, bool, str, Group], _Parts] = {}
+        self._known: dict[tuple[int, int, bool, str, Group, Ring], _Parts] = {}
         self._cuts: dict[tuple[float, float, float, tuple[int, ...]], tuple[int, ...]] = {}
 
     def outline(self, layout: Layout) -> Outline:
@@ -92,11 +93,12 @@ class Pricer:
         for stage, n in zip(stages_of(layout), params, strict=True):
             stage_params[stage] += n
         fullest = max(stage_params)
-        reduce_s = {n: self._reduce_s(layout, n, chunk) for n, chunk in zip(params, chunks, strict=True)}
+        reduce_s = {n: self._reduce_s(layout, n, chunk) for n, chunk in dict(zip(params, chunks, strict=True)).items()}
         stages = Stages(
             stage_of=stages_of(layout),
             compute=tuple(c.compute for c in chunks),
             tp=tuple(c.tp for c in chunks),
+            cp=tuple(c.cp for c in chunks),
             p2p_s=self._hops_s(layout, work),
             reduce_s=tuple(reduce_s[n] + self._norms_s(layout, layers) for n, layers in zip(params, layout.boundaries, strict=True)),
             sync_s=self._tied_s(layout, work) + self._gather_s(layout, fullest),
@@ -114,8 +116,8 @@ class Pricer:
         unhindered_s = max(ends(replace(alone, p2p_s=(0.0,) * len(pipe.p2p_s)), outline, self.orders))
         step_s = draft.step_s(self.orders)
         slow = max(range(len(pipe.stage_s)), key=lambda s: pipe.stage_s[s])
-        compute_s = pipe.by_stage([c.total for c in stages.compute])
-        work_s, tp_s = outline.rounds * compute_s[slow], outline.rounds * pipe.by_stage([t.total for t in stages.tp])[slow]
+        compute_s, tp_s, cp_s = (pipe.by_stage([c.total for c in of]) for of in (stages.compute, stages.tp, stages.cp))
+        busy_s = outline.rounds * pipe.stage_s[slow]
         layout, fullest = outline.layout, outline.fullest
         return Estimate(
             step_s=step_s,
@@ -123,12 +125,13 @@ class Pricer:
             mfu=self._flops / (step_s * layout.size * self.device.peak_flops[self.workload.precision]),
             bubble=max(0.0, 1.0 - outline.rounds * sum(pipe.stage_s) / (layout.pp * pipe_s)),
             time_s={
-                "compute": work_s,
-                "tp": tp_s,
+                "compute": outline.rounds * compute_s[slow],
+                "tp": outline.rounds * tp_s[slow],
+                "cp": outline.rounds * cp_s[slow],
                 "p2p": pipe_s - unhindered_s,
                 "dp": step_s - stages.optimizer_s - pipe_s,
                 "optimizer": stages.optimizer_s,
-                "bubble": max(0.0, unhindered_s - work_s - tp_s),
+                "bubble": max(0.0, unhindered_s - busy_s),
             },
             memory=fullest.terms(),
             memory_bytes=fullest.total,
@@ -139,7 +142,8 @@ class Pricer:
     def _parts(self, layout: Layout) -> _Parts:
         """What layouts with the same microbatch share."""
         group = self.topology.tp_group(layout)
-        key = (layout.tp, layout.micro_batch, layout.sp, layout.recompute, group)
+        ring = Ring(self.topology.cp_group(layout), layout.cp_method)
+        key = (layout.tp, layout.micro_batch, layout.sp, layout.recompute, group, ring)
         if key not in self._known:
             if layout.tp not in self._shares:
                 self._shares[layout.tp] = share(self._tensors, layout.tp)
@@ -152,8 +156,9 @@ class Pricer:
                 samples=layout.micro_batch,
                 sp=layout.sp,
                 recompute=layout.recompute,
+                cp=layout.cp,
             )
-            self._known[key] = _Parts(work, pieces(work, self.network, group), memory.kept(work))
+            self._known[key] = _Parts(work, pieces(work, self.network, group, ring), memory.kept(work))
         return self._known[key]
 
     def _boundaries(self, layout: Layout) -> tuple[int, ...]:
@@ -171,13 +176,11 @@ class Pricer:
         inside = self.topology.hops_inside(layout)
         stage_of = stages_of(layout)
         hop_s = {near: self.network.p2p_s(work.residual_bytes, near) for near in (True, False)}
-        return tuple(
-            0.0 if a == b else hop_s[all(inside[min(a, b) : max(a, b)])] for a, b in zip(stage_of, stage_of[1:], strict=False)
-        )
+        return tuple(0.0 if a == b else hop_s[all(inside[min(a, b) : max(a, b)])] for a, b in pairwise(stage_of))
 
     def _reduce_s(self, layout: Layout, params: int, chunk: Piece) -> float:
         """What the chunk's last backward does not hide of its gradients' reduction."""
-        if layout.dp == 1:
+        if layout.dp * layout.cp == 1:
             return 0.0
         group, num_bytes = self.topology.dp_group(layout), memory.GRADIENT_BYTES * params
         collective_s = self.network.all_gather_s if layout.zero else self.network.all_reduce_s
@@ -206,7 +209,7 @@ class Pricer:
         if not self.model.tied or stages_of(layout)[0] == stages_of(layout)[-1]:
             return 0.0
         inside = all(self.topology.hops_inside(layout))
-        return self.network.all_reduce_s(Group(2, 2 if inside else 1), memory.GRADIENT_BYTES * work.share.embed_params)
+        return self.network.all_reduce_s(Group(2, 2 if inside else 1), memory.GRADIENT_BYTES * work.share.tied_params)
 
 
 def price(model: ModelSpec, workload: Workload, cluster: ClusterSpec, layout: Layout) -> Estimate:
@@ -217,4 +220,4 @@ def price(model: ModelSpec, workload: Workload, cluster: ClusterSpec, layout: La
 
 def _share_of(params: int, layout: Layout) -> int:
     """Parameters that one rank updates."""
-    return math.ceil(params / layout.dp) if layout.zero else params
+    return math.ceil(params / (layout.dp * layout.cp)) if layout.zero else params

@@ -5,13 +5,13 @@ gpipe         m                                                3 (p - 1)
 1f1b          p - s                                            3 (p - 1)
 interleaved   (2 (p - 1 - s) + (v - 1) r + 1) / v              3 (p - 1) / v              r: microbatches of the first round
 zb-h1         p - s whole, p with those that wait for W        p - 1
-zbv           p                                                below p
+zbv           p                                                (p - 1) / 2                for m of 2 p - 1 or more
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 
 from rayplane.spec.layout import split, stage_of_chunk
 from rayplane.spec.schedule import Action, Op, Schedule
@@ -73,8 +73,27 @@ def zb_h1(num_stages: int, num_microbatches: int, vpp: int = 1) -> Schedule:
 
 
 def zbv(num_stages: int, num_microbatches: int, vpp: int = 2) -> Schedule:
-    """Two chunks a stage, laid down and up again, so that the last is beside the first (Qi et al., Controllable Memory, 2024)."""
-    return _fill("zbv", num_stages, num_microbatches, 2 * num_stages, 2 * num_stages)
+    """Two chunks a stage, laid down and up again, so that the last is beside the first (Qi et al., Zero Bubble, 2023, section 6).
+
+    The phases are those of at least as many microbatches as stages; of fewer, what is left of them.
+    """
+    p, total = num_stages, max(num_microbatches, num_stages)
+    ranks = []
+    for s in range(p):
+        forward, inputs, weights = ((Action(op, s), Action(op, 2 * p - 1 - s)) for op in (Op.FORWARD, Op.INPUT_GRAD, Op.WEIGHT_GRAD))
+        whole = [(forward[way], inputs[way], weights[way]) for way in (0, 1)]
+        phases: list[tuple[int, tuple[Action, ...]]] = [
+            (2 * (p - s) - 1, forward[:1]),
+            (s, (forward[1], forward[0])),
+            (p - s, whole[1]),
+            (total - p, (*whole[0], *whole[1])),
+            (s, inputs),
+            (p - s, (inputs[0], weights[0])),
+            (s, weights[1:]),
+            (s, weights[:1]),
+        ]
+        ranks.append(_in_phases(phases, num_microbatches))
+    return Schedule("zbv", num_microbatches, 2 * p, tuple(ranks))
 
 
 def forward_only(num_stages: int, num_microbatches: int, vpp: int = 1, name: str = "forward") -> Schedule:
@@ -107,46 +126,13 @@ def _alternate(forward: Order, backward: Order, warmup: int) -> tuple[Action, ..
     return tuple(out)
 
 
-_PREFERENCE = (Op.INPUT_GRAD, Op.FORWARD, Op.WEIGHT_GRAD)
-
-
-@dataclass(slots=True)
-class _Rank:
-    """One rank while its list is made: its chunks, those that come last first, and its list so far."""
-
-    chunks: list[int]
-    limit: int
-    """Activations whose W is to come that it may hold."""
-    actions: list[Action] = field(default_factory=list)
-
-    def choose(self, done: Mapping[Op, list[int]], num_microbatches: int) -> Action | None:
-        """What it does next, given how many microbatches of every chunk are through; None when it has to wait."""
-        full = sum(done[Op.FORWARD][c] - done[Op.WEIGHT_GRAD][c] for c in self.chunks) >= self.limit
-        for op in _PREFERENCE:
-            for chunk in () if op is Op.FORWARD and full else self.chunks:
-                if done[op][chunk] < min(num_microbatches, _fed(done, op, chunk)):
-                    return Action(op, chunk, done[op][chunk])
-        return None
-
-
-def _fill(name: str, num_stages: int, num_microbatches: int, num_chunks: int, limit: int) -> Schedule:
-    """List scheduling with F = I = W = 1: in each unit of time every rank does what it can, I before F before W, late chunks first."""
-    stage_of = [stage_of_chunk(name, num_stages, c) for c in range(num_chunks)]
-    ranks = [_Rank([c for c in reversed(range(num_chunks)) if stage_of[c] == s], limit) for s in range(num_stages)]
-    done = {op: [0] * num_chunks for op in _PREFERENCE}
-    while min(done[Op.WEIGHT_GRAD]) < num_microbatches:
-        chosen = [(rank, action) for rank in ranks if (action := rank.choose(done, num_microbatches))]
-        for rank, action in chosen:
-            rank.actions.append(action)
-            done[action.op][action.chunk] += 1
-    return Schedule(name, num_microbatches, num_chunks, tuple(tuple(r.actions) for r in ranks))
-
-
-def _fed(done: Mapping[Op, list[int]], op: Op, chunk: int) -> int:
-    """For how many microbatches an operation of a chunk has what it needs."""
-    if op is Op.FORWARD:
-        return done[op][chunk - 1] if chunk else done[op][chunk] + 1
-    if op is Op.WEIGHT_GRAD:
-        return done[Op.INPUT_GRAD][chunk]
-    after = done[op][chunk + 1] if chunk + 1 < len(done[op]) else done[Op.FORWARD][chunk]
-    return min(after, done[Op.FORWARD][chunk])
+def _in_phases(phases: list[tuple[int, tuple[Action, ...]]], num_microbatches: int) -> tuple[Action, ...]:
+    """Each phase so many times over, every Action with its next microbatch; those beyond the last one are left out."""
+    following: Counter[Action] = Counter()
+    out = []
+    for times, group in phases:
+        for action in group * times:
+            if following[action] < num_microbatches:
+                out.append(Action(action.op, action.chunk, following[action]))
+            following[action] += 1
+    return tuple(out)

@@ -1,7 +1,7 @@
 """What no single field shows: values that are fine alone and impossible together.
 
 model     exactly one of preset, path and numbers; the numbers make a model
-train     warmup_steps <= steps, min_lr <= lr, seq_len <= max_seq, bytes fit the vocabulary, files are there
+train     warmup_steps <= steps, min_lr <= lr, seq_len <= max_seq, bytes fit the vocabulary, files are there, all paths weighted or none
 layout    boundaries add up to the model, no rank is left without a head, a row or a sample; the runtime can execute it
 """
 
@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rayplane.errors import Problem, SpecError
-from rayplane.spec.job import LayoutSection, ModelSection, TrainSection
+from rayplane.spec.job import DataSection, LayoutSection, ModelSection, TrainSection
 from rayplane.spec.layout import unsupported
 from rayplane.spec.model import ModelSpec
 from rayplane.spec.source import load_model
 
 STDLIB = "python://stdlib"
 """A data path: the running interpreter's own library."""
+TOKENS = frozenset({".npy", ".bin", ".idx"})
+"""Suffixes of files that hold tokens already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,7 @@ def check_sections(sections: Sections) -> list[Problem]:
     train, layout = sections.train, sections.layout
     if train:
         problems += _optimizer(train)
+        problems += _weights(train.data)
         problems += _files(train) if sections.local else []
     if train and model:
         problems += _fits(train, model)
@@ -45,6 +48,8 @@ def check_sections(sections: Sections) -> list[Problem]:
         problems += [Problem(reason, f"layout.{field}") for field, reason in unsupported(layout.layout(1))]
         problems += _batch(layout, train) if train else []
         problems += _cut(layout, model) if model else []
+    if layout and model and train:
+        problems += _window(layout, model, train)
     return problems
 
 
@@ -71,8 +76,18 @@ def _optimizer(train: TrainSection) -> list[Problem]:
     return problems
 
 
+def _weights(data: DataSection) -> list[Problem]:
+    weighted = [i for i, source in enumerate(data.path) if source.weight is not None]
+    missing = [i for i, source in enumerate(data.path) if source.weight is None]
+    if not (weighted and missing):
+        return []
+    other, path = f"train.data.path[{weighted[0]}]", data.path[missing[0]].path
+    message = f"has no weight, but {other} has; write {{path: {path}, weight: …}}, or take the weights from all paths to join them"
+    return [Problem(message, f"train.data.path[{missing[0]}]")]
+
+
 def _files(train: TrainSection) -> list[Problem]:
-    problems = [p for i, path in enumerate(train.data.path) for p in _data_file(path, f"train.data.path[{i}]")]
+    problems = [p for i, source in enumerate(train.data.path) for p in _data_file(source.path, f"train.data.path[{i}]")]
     tokenizer = Path(train.data.tokenizer).expanduser()
     if train.data.tokenizer != "bytes" and not (tokenizer.is_file() or (tokenizer / "tokenizer.json").is_file()):
         message = f"{train.data.tokenizer} is neither 'bytes' nor a tokenizer.json nor a folder with one"
@@ -87,9 +102,14 @@ def _files(train: TrainSection) -> list[Problem]:
 def _data_file(path: str, field: str) -> list[Problem]:
     if "://" in path and path != STDLIB:
         return [Problem(f"unknown kind of path {path!r}; there are files, folders and {STDLIB}", field)]
-    if not data_path(path).exists():
+    if not (data_path(path).exists() or _is_prefix(path)):
         return [Problem(f"no such file or folder: {path} (looked in {Path.cwd()})", field)]
     return []
+
+
+def _is_prefix(path: str) -> bool:
+    """Whether a path is what two files, PATH.idx and PATH.bin, have in common."""
+    return all(data_path(f"{path}{suffix}").is_file() for suffix in (".idx", ".bin"))
 
 
 def _fits(train: TrainSection, model: ModelSpec) -> list[Problem]:
@@ -97,7 +117,7 @@ def _fits(train: TrainSection, model: ModelSpec) -> list[Problem]:
     if data.seq_len > model.max_seq:
         message = f"{data.seq_len} is more than the {model.max_seq} positions of model {model.name}; shorten it, or raise max_seq"
         problems.append(Problem(message, "train.data.seq_len"))
-    is_text = any(Path(p).suffix not in (".npy", ".bin") for p in data.path)
+    is_text = any(Path(source.path).suffix not in TOKENS and not _is_prefix(source.path) for source in data.path)
     if is_text and data.tokenizer == "bytes" and model.vocab < 256:
         message = f"bytes need a vocabulary of 256, model {model.name} has {model.vocab}; raise vocab, or name a tokenizer.json"
         problems.append(Problem(message, "train.data.tokenizer"))
@@ -109,6 +129,16 @@ def _batch(layout: LayoutSection, train: TrainSection) -> list[Problem]:
         return []
     message = f"{layout.dp} replicas cannot share train.global_batch: {train.global_batch}; each needs a sample"
     return [Problem(message, "layout.dp")]
+
+
+def _window(layout: LayoutSection, model: ModelSpec, train: TrainSection) -> list[Problem]:
+    if layout.cp == 1 or not 0 < model.window < train.data.seq_len:
+        return []
+    message = (
+        f"{layout.cp} ranks cannot share sequences of {train.data.seq_len} tokens that attend over a window of {model.window}; "
+        f"use cp: 1, or train.data.seq_len: {model.window} or less"
+    )
+    return [Problem(message, "layout.cp")]
 
 
 def _cut(layout: LayoutSection, model: ModelSpec) -> list[Problem]:

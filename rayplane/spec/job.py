@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from rayplane.spec.layout import Layout
 
@@ -46,7 +46,7 @@ class ModelSection(Section):
     head_dim: PositiveInt | None = None
     """Defaults to hidden / heads."""
     mlp: PositiveInt | None = None
-    """Width of the gated feed-forward layer."""
+    """Width of the feed-forward layer."""
     vocab: PositiveInt | None = None
     max_seq: PositiveInt | None = None
     tied: bool | None = None
@@ -55,14 +55,41 @@ class ModelSection(Section):
     rope: RopeSection | None = None
     qkv_bias: bool | None = None
     qk_norm: bool | None = None
+    norm: Literal["rmsnorm", "layernorm"] | None = None
+    """Defaults to rmsnorm; a layernorm has a bias."""
+    positions: Literal["rope", "learned"] | None = None
+    """Defaults to rope; `learned` is a table of max_seq rows."""
+    act: Literal["swiglu", "gelu"] | None = None
+    """Defaults to swiglu; `gelu` (tanh form) has no gate."""
+    o_bias: bool | None = None
+    mlp_bias: bool | None = None
+    window: PositiveInt | None = None
+    """Sliding window: how many tokens each attends to, itself included."""
     init_std: Positive | None = None
+
+
+class SourceSection(Section):
+    """A path of the data, and how much of the training comes from there."""
+
+    path: str
+    weight: Positive | None = None
+    """Share of the samples, relative to the weights of the other paths. All paths have one, or none has: then they are joined."""
+
+
+def _as_source(value: Any) -> Any:
+    return {"path": value} if isinstance(value, str) else value
+
+
+Source = Annotated[SourceSection, BeforeValidator(_as_source)]
+"""`corpus.jsonl` is short for `{path: corpus.jsonl}`."""
 
 
 class DataSection(Section):
     """What to train on."""
 
-    path: Annotated[list[str], Field(min_length=1)]
-    """Files or folders: text, .jsonl, .parquet, token arrays (.npy, .bin). `python://stdlib` is the interpreter's own library.
+    path: Annotated[list[Source], Field(min_length=1)]
+    """Files or folders: text, .jsonl, .parquet, token arrays (.npy, .bin, Megatron's .idx with its .bin; the prefix of both will do).
+    `python://stdlib` is the interpreter's own library. `{path: …, weight: 0.3}` blends paths by weight.
 
     Relative to the directory that rayplane runs in, as is every path of a job. They must exist, unless the cluster is described.
     """
@@ -74,12 +101,14 @@ class DataSection(Section):
     """Share of the documents kept aside to measure the loss on."""
     holdout_samples: PositiveInt = 128
     """At most so many held-out samples are measured, spread evenly."""
-    include: list[str] = ["*.txt", "*.md", "*.rst", "*.py", "*.jsonl", "*.parquet", "*.npy"]
+    include: list[str] = ["*.txt", "*.md", "*.rst", "*.py", "*.jsonl", "*.parquet", "*.npy", "*.idx"]
     """Which files of a folder are read."""
     text_field: str = "text"
     """The field of a .jsonl record, or column of a .parquet file, that holds the text."""
     dtype: Literal["uint8", "uint16", "int32", "uint32", "int64"] = "uint16"
-    """Element type of .bin token arrays."""
+    """Element type of .bin token arrays; Megatron's .idx says it itself."""
+    document_mask: bool = False
+    """Whether tokens attend only within their own document, where a sample holds several."""
     seed: Count = 0
     """Order of the samples."""
 

@@ -56,16 +56,15 @@ def _neighbours(schedule: Schedule, rank: int, action: Action) -> tuple[tuple[Ac
 
 
 def add_step(schedule: Schedule) -> Schedule:
-    """Add the gradient reduction of each chunk once its last weight gradients are there and sent, and one optimizer step at the end."""
+    """Add, once all is computed and sent, the wait for each chunk's reduced gradients, and one optimizer step.
+
+    The reductions themselves begin as gradients come in; waiting for one in the middle of the pipe would hold up other chunks.
+    """
     ranks = []
     for rank, actions in enumerate(schedule.ranks):
-        last = {a.chunk: i for i, a in enumerate(actions) if a.op in GIVES_WEIGHT_GRAD or a.op is Op.SEND_B}
-        out: list[Action] = []
-        for i, action in enumerate(actions):
-            out.append(action)
-            if last.get(action.chunk) == i:
-                out.append(Action(Op.REDUCE, action.chunk))
-        ranks.append((*out, Action(Op.STEP, rank)))
+        last = {a.chunk: i for i, a in enumerate(actions) if a.op in GIVES_WEIGHT_GRAD}
+        reductions = [Action(Op.REDUCE, chunk) for chunk in sorted(last, key=lambda c: last[c])]
+        ranks.append((*actions, *reductions, Action(Op.STEP, rank)))
     return Schedule(schedule.name, schedule.num_microbatches, schedule.num_chunks, tuple(ranks))
 
 

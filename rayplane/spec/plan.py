@@ -18,7 +18,7 @@ class Estimate:
     bubble: float
     """Idle share of the pipe: 1 - busy / (stages x step time of the pipe)."""
     time_s: dict[str, float]
-    """Seconds on the slowest stage by term: compute, tp, p2p, dp, optimizer, bubble."""
+    """Seconds on the slowest stage by term: compute, tp, cp, p2p, dp, optimizer, bubble."""
     memory: dict[str, int]
     """Bytes by term: weights, gradients, optimizer, activations, logits, fixed."""
     memory_bytes: int

@@ -18,7 +18,7 @@ from pydantic_core import ErrorDetails
 
 from rayplane.errors import Problem
 from rayplane.spec.document import Document, FieldPath
-from rayplane.spec.job import JobSpec, Section
+from rayplane.spec.job import JobSpec, Section, SourceSection
 
 EXPECTED = {
     "int_type": "a whole number",
@@ -100,6 +100,8 @@ def _message(path: FieldPath, error: ErrorDetails) -> str:
         return "is missing" + _remedy(path)
     if kind == "literal_error" or (kind == "model_type" and path[0] in AUTO and len(path) == 1):
         return _choice(path, got)
+    if kind == "model_type" and _section(path) is SourceSection:
+        return f"expected text or {_some_fields(SourceSection)}, got {shown(got)}{_hint('string_type', got)}"
     if kind == "model_type":
         return f"expected {_some_fields(_section(path))}, got {shown(got)}"
     if kind in EXPECTED:

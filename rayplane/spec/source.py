@@ -19,10 +19,12 @@ from typing import Any
 import yaml
 
 from rayplane.errors import Problem, SpecError
+from rayplane.spec.gguf_config import from_gguf_header
 from rayplane.spec.gguf_header import read_gguf_header
+from rayplane.spec.hf_config import from_hf_config
 from rayplane.spec.hub import CONFIG_FILES, MODEL_FILES, fetch
 from rayplane.spec.job import ModelSection
-from rayplane.spec.model import ModelSpec, Rope, check_model, from_gguf_header, from_hf_config
+from rayplane.spec.model import ModelSpec, Rope, check_model
 from rayplane.spec.schema import did_you_mean
 
 REQUIRED = ("layers", "hidden", "heads", "mlp", "vocab")

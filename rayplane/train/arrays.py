@@ -1,4 +1,8 @@
-"""Token arrays on disk (.npy, .bin), memory mapped and used as they are."""
+"""Token arrays on disk, memory mapped and used as they are.
+
+.npy     a one-dimensional array of integers, as numpy.save writes it; carries its element type
+.bin     bare elements, of the type that train.data.dtype names
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,8 @@ from rayplane.errors import DataError
 
 Tokens = npt.NDArray[Any]
 """A one-dimensional integer array."""
-SUFFIXES = frozenset({".npy", ".bin"})
+SUFFIXES = frozenset({".npy", ".bin", ".idx"})
+"""Files that hold tokens already; of an indexed pair, the .idx (indexed.py)."""
 SCAN_TOKENS = 1 << 22
 """Tokens checked at a time."""
 
@@ -50,7 +55,7 @@ def check_array(tokens: Tokens, vocab: int, path: Path) -> None:
         check_ids(tokens[start : start + SCAN_TOKENS], vocab, f"{path}: token {start} or later")
 
 
-def check_ids(ids: Tokens, vocab: int, where: str) -> None:
+def check_ids(ids: Tokens, vocab: int, where: object) -> None:
     """DataError, naming `where`, when an id does not lie in [0, vocab)."""
     if len(ids) and (int(ids.max()) >= vocab or int(ids.min()) < 0):
         wrong = int(ids.max()) if int(ids.max()) >= vocab else int(ids.min())

@@ -29,7 +29,7 @@ from rayplane.comm.mesh import Mesh
 from rayplane.errors import CheckpointError
 from rayplane.spec.model import ModelSpec
 from rayplane.spec.sharding import Chunk, owned_of
-from rayplane.train.manifest import NAME, Box, Manifest, complete, folder_name, model_numbers
+from rayplane.train.manifest import NAME, Box, Manifest, complete, described, folder_name
 from rayplane.train.optim import Piece
 
 Tensor = torch.Tensor
@@ -137,7 +137,7 @@ class Store:
             for key, box in answer["boxes"].items():
                 tensors.setdefault(key.rpartition("@")[0], []).append(Box(**box))
         boxes = {name: tuple(found) for name, found in tensors.items()}
-        manifest = Manifest(progress.step, progress.samples, progress.data, model_numbers(self.model), boxes, str(self.mesh.layout))
+        manifest = Manifest(progress.step, progress.samples, progress.data, described(self.model), boxes, str(self.mesh.layout))
         final = self.directory / folder_name(progress.step)
         try:
             (temporary / NAME).write_text(manifest.dump())

@@ -11,7 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from rayplane.train.order import stable_hash
+import numpy as np
+import numpy.typing as npt
+
+from rayplane.train.order import stable_hashes
+
+Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,18 +31,11 @@ class Holdout:
         """The choice for a share in [0, 1)."""
         return cls(Fraction(share).limit_denominator(10**6), seed)
 
-    def holds(self, unit: int) -> bool:
-        """Whether unit number `unit` is held out."""
-        return bool(self.share) and unit == self._pick(unit * self.share.numerator // self.share.denominator)
-
-    def units(self, count: int) -> list[int]:
+    def units(self, count: int) -> Ints:
         """Every unit below `count` that is held out, in order."""
-        groups = -(-count * self.share.numerator // self.share.denominator)
-        return [unit for unit in map(self._pick, range(groups)) if unit < count]
-
-    def _pick(self, group: int) -> int:
-        first, after = self._start(group), self._start(group + 1)
-        return first + stable_hash(self.seed, group) % (after - first)
-
-    def _start(self, group: int) -> int:
-        return -(-group * self.share.denominator // self.share.numerator)
+        num_groups = -(-count * self.share.numerator // self.share.denominator)
+        groups = np.arange(num_groups + 1, dtype=np.int64)
+        starts = -(-groups * self.share.denominator // max(self.share.numerator, 1))
+        widths = np.diff(starts).astype(np.uint64)
+        units: Ints = starts[:-1] + (stable_hashes(self.seed, groups[:-1]) % widths).astype(np.int64)
+        return units[units < count]

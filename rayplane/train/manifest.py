@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rayplane.errors import CheckpointError
-from rayplane.spec.model import ModelSpec
+from rayplane.spec.model import ModelSpec, Rope
 from rayplane.spec.sharding import Chunk
 
 FORMAT = 1
@@ -85,17 +85,32 @@ class Manifest:
 
     def check_model(self, spec: ModelSpec, folder: Path) -> None:
         """CheckpointError when the checkpoint is of another model; names what differs."""
-        ours = model_numbers(spec)
-        different = [f"{k} {self.model.get(k)!r} there, {v!r} here" for k, v in ours.items() if self.model.get(k) != v]
+        ours, theirs = model_numbers(spec), model_numbers(self.spec(folder))
+        different = [f"{k} {theirs[k]!r} there, {v!r} here" for k, v in ours.items() if theirs[k] != v]
         if different:
             raise CheckpointError(
                 f"{folder} holds another model ({'; '.join(different)}); choose another checkpoint.dir or the same model"
             )
 
+    def spec(self, folder: Path) -> ModelSpec:
+        """The model that the checkpoint holds."""
+        try:
+            return ModelSpec(**{**self.model, "rope": Rope(**self.model["rope"])})
+        except (TypeError, KeyError) as error:
+            raise CheckpointError(
+                f"{folder}: its model cannot be read ({error}); it was written by another version of rayplane"
+            ) from error
+
+
+def described(spec: ModelSpec) -> dict[str, Any]:
+    """A model as plain JSON."""
+    plain: dict[str, Any] = json.loads(json.dumps(asdict(spec)))
+    return plain
+
 
 def model_numbers(spec: ModelSpec) -> dict[str, Any]:
     """What must be equal for a checkpoint to fit a model: its shape, not its name or how it was first filled."""
-    return {k: v for k, v in json.loads(json.dumps(asdict(spec))).items() if k not in ("name", "dtype", "init_std", "max_seq")}
+    return {k: v for k, v in described(spec).items() if k not in ("name", "dtype", "init_std", "max_seq")}
 
 
 def folder_name(step: int) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch.optim.adamw import adamw
 
 from rayplane.comm.mesh import Mesh
 from rayplane.model.parameter import Part, Weight
@@ -48,12 +49,13 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Rows [first, last) of a weight, whose state this rank holds, with their fp32 master (the weight's own rows when it is fp32)."""
+    """Rows [first, last) of a weight, whose state this rank holds; their fp32 master is the weight's own rows when that is fp32."""
 
     weight: Weight
     first: int
     last: int
-    master: torch.nn.Parameter
+    states: tuple[Tensor, Tensor, Tensor]
+    """In the order of STATES, each shaped like the rows."""
     replicated: bool
     """Whether every replica holds these rows' state."""
 
@@ -70,25 +72,16 @@ class Shard:
 
     def write_back(self) -> None:
         """Bring the weight in line with its master."""
-        if self.master.dtype != self.weight.dtype:
-            self.weight.data[self.first : self.last].copy_(self.master.data)
+        if self.weight.dtype != torch.float32:
+            self.weight.data[self.first : self.last].copy_(self.states[0])
 
 
 class Optimizer:
     """Updates the rows that the memory of each chunk assigns to this rank: all of them, or under ZeRO-1 its share."""
 
     def __init__(self, gradients: Sequence[Gradients], section: OptimizerSection, mesh: Mesh):
-        self._gradients = gradients
+        self._gradients, self._section, self._steps = gradients, section, 0
         self._shards = [shard for g in gradients for bucket in g.memory.buckets for shard in _shards(g.memory.rows, bucket)]
-        groups = []
-        for decay in (True, False):
-            members = [s.master for s in self._shards if s.weight.parts[0].tensor.decay is decay]
-            if members:
-                groups.append({"params": members, "weight_decay": section.weight_decay if decay else 0.0})
-        self._adamw = torch.optim.AdamW(groups, lr=section.lr, betas=(section.beta1, section.beta2), eps=section.eps, fused=True)
-        for shard in self._shards:
-            moments = {name: torch.zeros_like(shard.master, memory_format=torch.contiguous_format) for name in STATES[1:]}
-            self._adamw.state[shard.master] = {"step": torch.zeros((), device=mesh.device), **moments}
         self._owned = [grad for g in gradients for grad in _owned_grads(g, mesh)]
 
     def square_norm(self) -> Tensor:
@@ -96,34 +89,54 @@ class Optimizer:
         norms = list(torch._foreach_norm(self._owned)) if self._owned else []
         return torch.stack(norms).double().square().sum() if norms else torch.zeros((), dtype=torch.float64)
 
+    @torch.no_grad()
     def step(self, lr: float, scale: float) -> None:
         """One AdamW step with the gradients times `scale`; the weights are whole once `Gradients.whole` has returned."""
-        for shard in self._shards:
-            shard.master.grad = shard.grad
-        if scale != 1.0 and self._shards:
-            torch._foreach_mul_([s.grad for s in self._shards], scale)
-        for group in self._adamw.param_groups:
-            group["lr"] = lr
-        self._adamw.step()
+        device = self._gradients[0].memory.grads.device
+        for decay in (True, False):
+            shards = [s for s in self._shards if s.weight.parts[0].tensor.decay is decay]
+            masters, first, second = ([s.states[i] for s in shards] for i in range(len(STATES)))
+            # The functional form: the class imports a compiler that a rank does not need, a second at every start.
+            adamw(
+                masters,
+                [s.grad for s in shards],
+                first,
+                second,
+                [],
+                [torch.tensor(float(self._steps), device=device) for _ in shards],
+                fused=True,
+                grad_scale=None if scale == 1.0 else torch.tensor(1.0 / scale, device=device),
+                amsgrad=False,
+                beta1=self._section.beta1,
+                beta2=self._section.beta2,
+                lr=lr,
+                weight_decay=self._section.weight_decay if decay else 0.0,
+                eps=self._section.eps,
+                maximize=False,
+            )
+        self._steps += 1
         self._write_back()
 
     def tensors(self) -> Iterator[Piece]:
         """This rank's pieces of all that a checkpoint holds."""
         for shard in self._shards:
-            moments = self._adamw.state[shard.master]
-            for name, storage in zip(STATES, (shard.master.data, moments["exp_avg"], moments["exp_avg_sq"]), strict=True):
+            for name, storage in zip(STATES, shard.states, strict=True):
                 for part, view in shard.pieces(storage):
                     yield Piece(f"{name}/{part.tensor.name}", part, view, shard.replicated)
 
+    def gradients(self) -> Iterator[Piece]:
+        """This rank's pieces of the last step's gradients, whole where they are given (after the reduction, before the next step)."""
+        for shard in self._shards:
+            for part, view in shard.pieces(shard.grad):
+                yield Piece(part.tensor.name, part, view, shard.replicated)
+
     def loaded(self, steps_done: int) -> None:
         """Call after writing into `tensors`: sets the step count and brings the weights in line with their masters."""
-        for shard in self._shards:
-            self._adamw.state[shard.master]["step"].fill_(float(steps_done))
+        self._steps = steps_done
         self._write_back()
 
     def _write_back(self) -> None:
         for shard in self._shards:
-            shard.master.grad = None
             shard.write_back()
         for gradients in self._gradients:
             gradients.spread()
@@ -133,9 +146,9 @@ def _shards(rows: Mapping[Weight, tuple[int, int]], bucket: Bucket) -> Iterator[
     for weight in bucket.weights:
         first, last = rows[weight]
         if last > first:
-            mine = weight.detach()[first:last]
-            master = torch.nn.Parameter(mine if weight.dtype == torch.float32 else mine.float())
-            yield Shard(weight, first, last, master, bucket.sizes is None)
+            master = weight.detach()[first:last].float()
+            states = (master, torch.zeros_like(master), torch.zeros_like(master))
+            yield Shard(weight, first, last, states, bucket.sizes is None)
 
 
 def clip_scale(norm: float, clip: float) -> float:

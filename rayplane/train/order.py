@@ -12,6 +12,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 WORD = (1 << 64) - 1
 ROUNDS = 6
 """Four already pass for a random permutation; two more for the tiny halves of small data sets."""
@@ -31,6 +34,15 @@ def stable_hash(*values: int) -> int:
     for value in values:
         state = mix(state ^ (value & WORD))
     return state
+
+
+def stable_hashes(seed: int, values: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+    """stable_hash(seed, value) of many values that are not negative."""
+    state = values.astype(np.uint64) ^ np.uint64(mix(seed & WORD))
+    state += np.uint64(0x9E3779B97F4A7C15)
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return state ^ (state >> np.uint64(31))
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ import tokenizers
 
 from rayplane.errors import DataError
 from rayplane.train.arrays import Tokens
-from rayplane.train.documents import Piece
+from rayplane.train.pieces import Piece
 
 END_TOKENS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")
 """Usual end-of-text tokens, for a tokenizer.json without a tokenizer_config.json beside it."""

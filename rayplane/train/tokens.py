@@ -1,90 +1,98 @@
-"""Text tokenised once per host into memory-mapped files beside the checkpoints.
+"""The tokens of a source: text tokenised once into memory-mapped shards beside the checkpoints, token arrays checked once.
 
-    <folder>/<key>.train.bin  <key>.holdout.bin  <key>.json        the .json comes last: with it the rest is complete
-    <folder>/<key>.lock                                            held by the rank that builds; the others wait for it
+    <folder>/<key>/00000.bin, .documents, .pieces, .json    a shard (token_shards.py); those that are there are not made again
+    <folder>/<key>/array-0.documents                        where documents start in an indexed token array
+    <folder>/<key>/manifest.json                            comes last: with it the source is complete
+    <folder>/<key>.lock                                     held by the process that builds; the others wait for it
 
-The key is a hash of everything that the tokens depend on: the section, the files' sizes and times, tokenizer and vocabulary.
-Documents are joined with the tokenizer's separator; what is held out goes to its own file. A document longer than 1/256 of all
-text is held out piece by piece, so that a share of a single long file can be kept aside.
+The key is a hash of everything that the tokens depend on: the files' sizes and times, tokenizer and vocabulary. Who makes the shards,
+and in which order, is the mapper's affair: this process one by one, or many at once (`rayplane prepare`); the bytes are the same.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from filelock import FileLock, Timeout
 
 from rayplane.errors import DataError
-from rayplane.spec.job import DataSection
-from rayplane.train.arrays import Tokens, check_array, check_ids, open_array, open_flat
-from rayplane.train.documents import Piece, read_pieces
+from rayplane.train.arrays import check_array, check_ids, open_array, open_flat
 from rayplane.train.holdout import Holdout
-from rayplane.train.tokenizer import Tokenizer
+from rayplane.train.indexed import SUFFIX, open_index
+from rayplane.train.stream import Ints, Shard, Shards, Stream
+from rayplane.train.token_shards import OFFSETS, Build, Built, Recipe, open_shard, read_record
 
-MAX_PIECE_BYTES = 1 << 18
-MIN_PIECE_BYTES = 1 << 12
-BATCH_BYTES = 2 << 20
-"""Text handed to the tokenizer at a time, which spreads it over the cores."""
-SIDES = ("train", "holdout")
+MANIFEST = "manifest.json"
 
 
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """What is to be tokenised, and how."""
+class Mapper(Protocol):
+    """Makes shards: calls `build` once for each number, anywhere and in any order, and yields what it returned."""
 
-    section: DataSection
-    texts: tuple[Path, ...]
-    arrays: tuple[Path, ...]
-    tokenizer: Tokenizer
-    vocab: int
+    def __call__(self, build: Callable[[int], str], numbers: Sequence[int]) -> Iterator[str]:
+        """What went wrong with each shard, as it gets done; nothing where it went well."""
 
-    @property
-    def key(self) -> str:
-        """A hash of all that the result depends on."""
-        fields = self.section.model_dump(include={"text_field", "dtype", "holdout", "seed"})
-        stats = [(str(p), s.st_size, s.st_mtime_ns) for p in self.texts + self.arrays for s in (p.stat(),)]
-        parts = json.dumps([fields, stats, len(self.texts), self.tokenizer.fingerprint, self.vocab])
-        return hashlib.blake2b(parts.encode(), digest_size=12).hexdigest()
 
-    @property
-    def piece_bytes(self) -> int:
-        """Most bytes of a piece of a document."""
-        if not self.section.holdout:
-            return MAX_PIECE_BYTES
-        total = sum(p.stat().st_size for p in self.texts)
-        return min(max(total // 256, MIN_PIECE_BYTES), MAX_PIECE_BYTES)
-
-    @property
-    def dtype(self) -> np.dtype[np.uint8] | np.dtype[np.uint16] | np.dtype[np.uint32]:
-        """Smallest element type that holds every id below `vocab`."""
-        return np.dtype(np.uint8) if self.vocab <= 1 << 8 else np.dtype(np.uint16) if self.vocab <= 1 << 16 else np.dtype(np.uint32)
+def in_turn(build: Callable[[int], str], numbers: Sequence[int]) -> Iterator[str]:
+    """Makes the shards here, one by one."""
+    return map(build, numbers)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TokenFiles:
-    """The tokenised text. `fingerprint` is a hash of the tokens: ranks that differ in it would train on different data."""
+class SourceTokens:
+    """A source's tokens. `fingerprint` is a hash of its text's tokens: ranks that differ in it would train on different data."""
 
-    train: Tokens
-    holdout: Tokens
+    text: tuple[Built, ...]
+    arrays: tuple[Shard, ...]
+    separator: int | None
     fingerprint: str
 
+    @property
+    def num_tokens(self) -> int:
+        """All of them."""
+        return sum(len(built.shard.tokens) for built in self.text) + sum(len(shard.tokens) for shard in self.arrays)
 
-def tokenised(recipe: Recipe, folder: Path, timeout_s: float) -> TokenFiles:
-    """The recipe's token files, built unless they are there; waits up to `timeout_s` for another rank that builds them."""
+    def divided(self, holdout: Holdout) -> tuple[Stream, Stream]:
+        """The text to train on, and that held out."""
+        shards = Shards.of([built.shard for built in self.text])
+        held = self._held(holdout)
+        gaps = np.stack([np.concatenate(([0], held[:, 1])), np.concatenate((held[:, 0], [len(shards)]))], axis=1)
+        return Stream.of(shards, gaps, self.separator), Stream.of(shards, held, self.separator)
+
+    def _held(self, holdout: Holdout) -> Ints:
+        """[first, after) of what is held out, [n, 2], with neighbours joined."""
+        counts = [len(built.pieces) for built in self.text]
+        units = holdout.units(sum(counts))
+        rows, piece, token = [np.empty((0, 2), dtype=np.int64)], 0, 0
+        for built, count in zip(self.text, counts, strict=True):
+            a, b = np.searchsorted(units, (piece, piece + count))
+            numbers = units[a:b] - piece
+            behind = np.minimum(numbers + 1, count - 1)
+            after = np.where(numbers + 1 < count, built.pieces[behind], len(built.shard.tokens))
+            rows.append(token + np.stack([built.pieces[numbers], after], axis=1))
+            piece, token = piece + count, token + len(built.shard.tokens)
+        held = np.concatenate(rows)
+        held = held[held[:, 1] > held[:, 0]]
+        begins = np.flatnonzero(np.concatenate(([True], held[1:, 0] != held[:-1, 1]))[: len(held)])
+        ends = np.concatenate((begins[1:], [len(held)]))[: len(begins)] - 1
+        return np.stack([held[begins, 0], held[ends, 1]], axis=1)
+
+
+def tokenised(recipe: Recipe, folder: Path, timeout_s: float, mapper: Mapper = in_turn) -> SourceTokens:
+    """The recipe's tokens, built unless they are there; waits up to `timeout_s` for another process that builds them."""
+    place = folder / recipe.key
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        place = folder / recipe.key
+        place.mkdir(parents=True, exist_ok=True)
         if (found := _load(recipe, place)) is not None:
             return found
         with FileLock(f"{place}.lock", timeout=timeout_s):
             if _load(recipe, place) is None:
-                _build(recipe, place)
+                _build(recipe, place, mapper)
         result = _load(recipe, place)
     except Timeout as error:
         raise DataError(f"another rank has been tokenising for {timeout_s:.0f} s; if none is, delete {error.lock_file}") from error
@@ -94,71 +102,58 @@ def tokenised(recipe: Recipe, folder: Path, timeout_s: float) -> TokenFiles:
     return result
 
 
-def _load(recipe: Recipe, place: Path) -> TokenFiles | None:
+def missing(recipe: Recipe, folder: Path) -> list[int]:
+    """Numbers of the shards that are still to be made."""
+    return [number for number in range(len(recipe.units)) if read_record(folder / recipe.key, number) is None]
+
+
+def _load(recipe: Recipe, place: Path) -> SourceTokens | None:
     """The complete files at `place`; None when they are absent or cut short."""
     try:
-        record = json.loads(Path(f"{place}.json").read_bytes())
-        sides = [open_flat(Path(f"{place}.{side}.bin"), recipe.dtype) for side in SIDES]
-    except (FileNotFoundError, ValueError, DataError):
+        records = json.loads(Path(place, MANIFEST).read_bytes())["shards"]
+        arrays = [_open_tokens(path, recipe, place, number) for number, path in enumerate(recipe.arrays)]
+    except (FileNotFoundError, ValueError):
         return None
-    if [len(s) for s in sides] != [record[side] for side in SIDES]:
+    text = [open_shard(place, number, recipe.dtype, record) for number, record in enumerate(records)]
+    complete = tuple(built for built in text if built is not None)
+    if len(complete) < len(text):
         return None
-    return TokenFiles(sides[0], sides[1], record["fingerprint"])
+    digest = hashlib.blake2b("".join(built.digest for built in complete).encode(), digest_size=16)
+    return SourceTokens(complete, tuple(arrays), recipe.tokenizer.separator, digest.hexdigest())
 
 
-def _build(recipe: Recipe, place: Path) -> None:
-    for path in recipe.arrays:
-        check_array(open_array(path, recipe.section.dtype), recipe.vocab, path)
-    aside = {side: Path(f"{place}.{side}.{platform.node()}.tmp") for side in (*SIDES, "record")}
-    try:
-        counts, digest = dict.fromkeys(SIDES, 0), hashlib.blake2b(digest_size=16)
-        with aside["train"].open("wb") as train, aside["holdout"].open("wb") as holdout:
-            for side, ids in _tokens(recipe):
-                data = ids.astype(recipe.dtype, copy=False).tobytes()
-                (train if side == "train" else holdout).write(data)
-                digest.update(data)
-                counts[side] += len(ids)
-        aside["record"].write_text(json.dumps({**counts, "fingerprint": digest.hexdigest()}))
-        for side in SIDES:
-            aside[side].replace(f"{place}.{side}.bin")
-        aside["record"].replace(f"{place}.json")
-    finally:
-        for path in aside.values():
-            path.unlink(missing_ok=True)
+def _open_tokens(path: Path, recipe: Recipe, place: Path, number: int) -> Shard:
+    if path.suffix == SUFFIX:
+        return Shard(open_index(path).tokens(), open_flat(Path(place, f"array-{number}.documents"), OFFSETS))
+    return Shard(open_array(path, recipe.array_dtype), np.empty(0, dtype=np.int64))
 
 
-def _tokens(recipe: Recipe) -> Iterator[tuple[str, Tokens]]:
-    """(side, ids) of every piece in order, and of the separators between documents and where a document changes sides."""
-    separator = recipe.tokenizer.separator
-    between = np.array([] if separator is None else [separator], dtype=np.int64)
-    check_ids(between, recipe.vocab, "train.data.tokenizer: the token between documents")
-    holdout = Holdout.of(recipe.section.holdout, recipe.section.seed)
-    open_side = ""
-    for number, (piece, ids) in enumerate(_encoded(recipe)):
-        check_ids(ids, recipe.vocab, piece.where)
-        side = "holdout" if holdout.holds(number) else "train"
-        if open_side not in ("", side):
-            yield open_side, between
-        yield side, ids
-        if piece.last:
-            yield side, between
-        open_side = "" if piece.last else side
+def _build(recipe: Recipe, place: Path, mapper: Mapper) -> None:
+    for number, path in enumerate(recipe.arrays):
+        _check_tokens(path, recipe, Path(place, f"array-{number}.documents"))
+    if recipe.texts and recipe.tokenizer.separator is not None:
+        between = np.array([recipe.tokenizer.separator], dtype=np.int64)
+        check_ids(between, recipe.vocab, "train.data.tokenizer: the token between documents")
+    for trouble in mapper(Build(recipe, place), missing(recipe, place.parent)):
+        if trouble:
+            raise DataError(trouble)
+    records = [read_record(place, number) for number in range(len(recipe.units))]
+    if None in records:
+        raise DataError(f"shard {records.index(None)} is not in {place}; the folder must be the same one on every node")
+    for left in place.glob("*.tmp"):  # of builders that were killed
+        left.unlink(missing_ok=True)
+    aside = Path(place, f"{MANIFEST}.tmp")
+    aside.write_text(json.dumps({"shards": records}))
+    aside.replace(Path(place, MANIFEST))
 
 
-def _encoded(recipe: Recipe) -> Iterator[tuple[Piece, Tokens]]:
-    for batch in _batches(recipe):
-        yield from zip(batch, recipe.tokenizer.encode(batch), strict=True)
-
-
-def _batches(recipe: Recipe) -> Iterator[list[Piece]]:
-    batch: list[Piece] = []
-    batch_bytes = 0
-    for path in recipe.texts:
-        for piece in read_pieces(path, recipe.section.text_field, recipe.piece_bytes):
-            batch.append(piece)
-            batch_bytes += len(piece.text)
-            if batch_bytes >= BATCH_BYTES:
-                yield batch
-                batch, batch_bytes = [], 0
-    if batch:
-        yield batch
+def _check_tokens(path: Path, recipe: Recipe, documents: Path) -> None:
+    """DataError when a token array cannot be trained on; notes where the documents of an indexed one start."""
+    if path.suffix != SUFFIX:
+        check_array(open_array(path, recipe.array_dtype), recipe.vocab, path)
+        return
+    index = open_index(path)
+    check_array(index.tokens(), recipe.vocab, path.with_suffix(".bin"))
+    index.check()
+    with documents.open("wb") as stream:
+        index.write_documents(stream)

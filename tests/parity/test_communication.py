@@ -10,9 +10,9 @@ from rayplane.model.layers import Linear, Place
 from rayplane.model.parameter import GradWork
 from rayplane.spec.layout import Layout, split
 from rayplane.spec.sharding import Dim, TensorSpec
+from rayplane.train.threads import run_ranks
 
 from .training import SEQ_LEN, cut, make_rank, section, tiny
-from .world import run_ranks
 
 FP32 = 4
 

@@ -5,9 +5,9 @@ import torch
 
 from rayplane.spec.layout import Layout
 from rayplane.train.stage import Stage
+from rayplane.train.threads import run_ranks
 
 from .training import cut, make_rank, section, tiny
-from .world import run_ranks
 
 SPEC = tiny(tied=False)
 

@@ -8,9 +8,9 @@ import torch
 from rayplane.errors import NonFiniteError
 from rayplane.spec.layout import Layout
 from rayplane.train.stage import Stage
+from rayplane.train.threads import run_ranks
 
 from .training import cut, make_rank, section, tiny
-from .world import run_ranks
 
 SPEC = tiny(tied=False)
 LAYOUT = cut(SPEC, Layout(dp=2, pp=2, micro_batch=1))

@@ -7,9 +7,9 @@ import pytest
 from rayplane.comm.clock import PhaseClock
 from rayplane.spec.layout import Layout
 from rayplane.spec.report import PHASES
+from rayplane.train.threads import run_ranks
 
 from .training import cut, make_rank, section, tiny
-from .world import run_ranks
 
 
 def test_inner_phase_takes_its_time_out_of_the_outer_one():

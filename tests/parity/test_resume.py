@@ -11,9 +11,9 @@ from rayplane.errors import CheckpointError
 from rayplane.spec.layout import Layout
 from rayplane.train.checkpoint import Store
 from rayplane.train.manifest import Manifest, complete
+from rayplane.train.threads import run_ranks
 
 from .training import assert_equal, cut, make_rank, section, store, tiny, train
-from .world import run_ranks
 
 SPEC = tiny(tied=True)
 CHAIN = [

@@ -16,8 +16,7 @@ from rayplane.spec.model import ModelSpec
 from rayplane.train.checkpoint import Store
 from rayplane.train.data import open_dataset
 from rayplane.train.rank import TrainRank
-
-from .world import run_ranks
+from rayplane.train.threads import run_ranks
 
 VOCAB, SEQ_LEN = 61, 12
 

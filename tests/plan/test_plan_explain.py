@@ -1,14 +1,16 @@
 """What a user reads of a plan."""
 
 import json
+from dataclasses import replace
 
 from rayplane.plan.catalog import homogeneous
-from rayplane.plan.explain import HEADERS, as_json, report
+from rayplane.plan.explain import HEADERS, as_json, report, why
 from rayplane.plan.search import plan
 from rayplane.spec.cluster import ClusterSpec
 from rayplane.spec.job import LayoutSection
+from rayplane.spec.layout import Layout
 from rayplane.spec.model import ModelSpec
-from rayplane.spec.plan import Workload
+from rayplane.spec.plan import Candidate, Workload
 
 
 def test_the_table_has_the_winner_first_and_every_refusal(
@@ -25,14 +27,19 @@ def test_the_table_has_the_winner_first_and_every_refusal(
 
 def test_why_names_the_term_that_makes_the_difference(reference: ModelSpec, reference_work: Workload, two_cpus: ClusterSpec) -> None:
     shown = report(plan(reference, reference_work, two_cpus, None))
-    assert shown.why.startswith("dp2 mb8 takes ")
-    assert " less than pp2 1f1b mb1 5+3: " in shown.why
+    assert shown.why.startswith("dp2 zero1 mb8 takes ")
+    assert " less than pp2 interleaved vpp3 mb2 1+1+3x2+0: " in shown.why
     assert "bubble -" in shown.why
     assert "dp +" in shown.why
 
 
 def test_why_says_what_is_faster_but_tight(llama3_8b: ModelSpec, llama_work: Workload, h100s_64: ClusterSpec) -> None:
-    assert "but is tight: 73.5 GB; dp8 pp4 tp2" in report(plan(llama3_8b, llama_work, h100s_64, None)).why
+    found = plan(llama3_8b, llama_work, h100s_64, None)
+    quick = replace(found.estimate, step_s=found.estimate.step_s - 1, memory_bytes=73_500_000_000, verdict="tight")
+    tight = Candidate(Layout(dp=64), quick)
+    assert why(replace(found, runners_up=(tight, *found.runners_up))).startswith(
+        "dp64 mb1 would take 1.00 s a step less, but is tight: 73.5 GB; dp32 tp2 sp zero1 mb1 takes "
+    )
 
 
 def test_idle_devices_and_their_cause_are_said(reference: ModelSpec, reference_work: Workload, two_cpus: ClusterSpec) -> None:

@@ -1,13 +1,27 @@
 """Memory by closed forms against the cut that the runtime makes, rank by rank."""
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
 
 from rayplane.plan.catalog import device
 from rayplane.plan.compute import Microbatch
-from rayplane.plan.memory import GRADIENT_BYTES, OPTIMIZER_BYTES, WEIGHT_BYTES, StageMemory, in_flight, stage_memory, verdict
-from rayplane.plan.share import parts, share, stage_params
+from rayplane.plan.held import fullest
+from rayplane.plan.memory import (
+    GRADIENT_BYTES,
+    OPTIMIZER_BYTES,
+    WEIGHT_BYTES,
+    StageMemory,
+    half_bytes,
+    in_flight,
+    kept,
+    layer_bytes,
+    stage_memory,
+    verdict,
+)
+from rayplane.plan.share import chunk_params, parts, share
+from rayplane.spec.builders import BUILDERS
 from rayplane.spec.layout import Coord, Layout, even_boundaries
 from rayplane.spec.model import ModelSpec
 from rayplane.spec.sharding import chunk_of
@@ -22,32 +36,39 @@ def held(spec: ModelSpec, layout: Layout, coord: Coord) -> int:
     return sum(c.numel for c in chunks if c)
 
 
-def layout(pp: int, tp: int, schedule: str = "1f1b") -> Layout:
-    return Layout(pp=pp, tp=tp, schedule=schedule, boundaries=even_boundaries(5, pp))
+def layout(pp: int, tp: int, schedule: str = "1f1b", vpp: int = 1) -> Layout:
+    return Layout(pp=pp, tp=tp, schedule=schedule, vpp=vpp, boundaries=even_boundaries(5, pp * vpp))
+
+
+def work(spec: ModelSpec, cut: Layout, precision: str = "fp32") -> Microbatch:
+    of = share(parts(spec), cut.tp)
+    return Microbatch(spec, of, device("h100-sxm"), precision, 32, cut.micro_batch, cut.sp, cut.recompute)
 
 
 def memory(spec: ModelSpec, cut: Layout, microbatches: int = 8, precision: str = "fp32") -> tuple[StageMemory, ...]:
-    work = Microbatch(spec, share(parts(spec), cut.tp), device("h100-sxm"), precision, 32, cut.micro_batch)
-    return stage_memory(work, cut, microbatches)
+    of = work(spec, cut, precision)
+    return stage_memory(of, kept(of), cut, fullest(BUILDERS[cut.schedule](cut.pp, microbatches, cut.vpp)))
+
+
+def stage_params(spec: ModelSpec, cut: Layout, stage: int) -> int:
+    return sum(chunk_params(share(parts(spec), cut.tp), cut, c) for c in cut.chunks_of_stage(stage))
 
 
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize(("pp", "tp"), [(1, 1), (1, 4), (2, 1), (2, 2), (5, 4)])
-def test_parameters_of_a_stage_equal_what_its_fullest_rank_holds(pp: int, tp: int, tied: bool) -> None:
-    spec, cut = model(tied=tied), layout(pp, tp)
-    of = share(parts(spec), tp)
+@pytest.mark.parametrize(("schedule", "vpp"), [("1f1b", 1), ("interleaved", 2), ("zbv", 2)])
+def test_parameters_of_a_stage_equal_what_its_fullest_rank_holds(pp: int, tp: int, tied: bool, schedule: str, vpp: int) -> None:
+    spec, cut = model(tied=tied), layout(pp, tp, schedule, vpp)
     for stage in range(pp):
-        fullest = max(held(spec, cut, Coord(pp=stage, tp=t)) for t in range(tp))
-        assert stage_params(of, tied, cut.boundaries, stage) == fullest
+        assert stage_params(spec, cut, stage) == max(held(spec, cut, Coord(pp=stage, tp=t)) for t in range(tp))
 
 
 @pytest.mark.parametrize(("heads", "kv_heads", "tp"), [(9, 3, 2), (9, 3, 4), (9, 3, 3), (8, 2, 4), (7, 7, 3)])
 def test_uneven_cuts_are_never_underestimated_and_by_less_than_a_unit_overestimated(heads: int, kv_heads: int, tp: int) -> None:
     spec, cut = model(heads, kv_heads, vocab=97), layout(2, tp)
-    of = share(parts(spec), tp)
     for stage in range(2):
-        fullest = max(held(spec, cut, Coord(pp=stage, tp=t)) for t in range(tp))
-        assert fullest <= stage_params(of, False, cut.boundaries, stage) <= fullest + 64 * (cut.boundaries[stage] * 3 + 1)
+        fullest_rank = max(held(spec, cut, Coord(pp=stage, tp=t)) for t in range(tp))
+        assert fullest_rank <= stage_params(spec, cut, stage) <= fullest_rank + 64 * (cut.boundaries[stage] * 3 + 1)
 
 
 def test_weights_over_all_ranks_are_the_model_once_per_replica() -> None:
@@ -63,30 +84,55 @@ def test_bytes_per_parameter(precision: str, total: int) -> None:
     assert WEIGHT_BYTES[precision] + GRADIENT_BYTES + OPTIMIZER_BYTES[precision] == total
 
 
-def test_microbatches_in_flight_follow_the_schedule() -> None:
-    one, all_first = Layout(pp=4), Layout(pp=4, schedule="gpipe")
-    assert [in_flight(one, 8, s) for s in range(4)] == [4, 3, 2, 1]
-    assert [in_flight(one, 2, s) for s in range(4)] == [2, 2, 2, 1]
-    assert [in_flight(all_first, 8, s) for s in range(4)] == [8, 8, 8, 8]
-
-
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
-def test_in_flight_equals_the_most_forwards_ahead_of_backwards_in_the_schedule(schedule: str) -> None:
-    from rayplane.spec.schedule import BUILDERS, Op
-
+def test_the_closed_form_of_what_is_in_flight_equals_the_count_over_the_schedule(schedule: str) -> None:
     for pp, m in product((1, 2, 4), (1, 3, 8)):
-        for stage, actions in enumerate(BUILDERS[schedule](pp, m).ranks):
-            most = ahead = 0
-            for action in actions:
-                ahead += 1 if action.op is Op.FORWARD else -1
-                most = max(most, ahead)
-            assert most == in_flight(Layout(pp=pp, schedule=schedule), m, stage)
+        counted = fullest(BUILDERS[schedule](pp, m, 1))
+        assert [tuple(moments) for moments in in_flight(Layout(pp=pp, schedule=schedule), m)] == list(counted)
+
+
+@pytest.mark.parametrize(("schedule", "vpp"), [("interleaved", 2), ("interleaved", 3), ("zb-h1", 1), ("zbv", 2)])
+def test_what_is_in_flight_at_least_is_never_more_than_what_is(schedule: str, vpp: int) -> None:
+    for pp, m in product((1, 2, 4), (1, 3, 8)):
+        least, counted = in_flight(Layout(pp=pp, schedule=schedule, vpp=vpp), m), fullest(BUILDERS[schedule](pp, m, vpp))
+        for (few,), moments in zip(least, counted, strict=True):
+            assert any(all(a <= b for a, b in zip(few, held, strict=True)) for held in moments)
+
+
+def test_halves_that_wait_for_their_weight_gradients_take_memory() -> None:
+    spec = model()
+    one, split = memory(spec, layout(4, 1)), memory(spec, layout(4, 1, "zb-h1"))
+    assert split[0].activations == one[0].activations
+    assert split[3].activations > one[3].activations
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_zero_1_cuts_the_optimizer_state_and_nothing_else(precision: str) -> None:
+    spec, cut = model(), replace(layout(2, 1), dp=4)
+    whole, cut_up = memory(spec, cut, precision=precision)[0], memory(spec, replace(cut, zero=1), precision=precision)[0]
+    assert cut_up.optimizer == whole.optimizer / 4
+    assert (cut_up.weights, cut_up.gradients, cut_up.activations) == (whole.weights, whole.gradients, whole.activations)
+
+
+def test_recomputation_and_sp_keep_less() -> None:
+    spec, cut = model(), replace(layout(1, 2), micro_batch=2)
+    h, q, kv, mlp = 64, 4 * 8, 2 * 8, 24
+    tokens = 2 * 32 * 4
+    kinds = [replace(cut, recompute=r, sp=sp) for r in ("none", "selective", "full") for sp in (False, True)]
+    found = [layer_bytes(work(spec, kind)) / tokens for kind in kinds]
+    whole = 4 * h + 3 * q + 3 * kv + 3 * mlp
+    assert found == [whole, whole - h, whole - q - kv, whole - q - kv - h, h, h / 2]
+    assert half_bytes(work(spec, cut)) / tokens == 4 * h + 2 * q + 2 * kv + 3 * mlp
+    again = kept(work(spec, kinds[4]))
+    assert again.layer + again.workspace == kept(work(spec, cut)).layer, "one layer is whole while it is computed again"
 
 
 def test_logits_are_on_the_last_stage_only() -> None:
     first, last = memory(model(), layout(2, 1))
     assert first.logits == 0 < last.logits
     assert last.logits == 8 * 32 * 96
+    large = replace(model(vocab=50_000), max_seq=32)
+    assert memory(large, layout(2, 1))[1].logits < 8 * 32 * 50_000 * 5, "a slice at a time, whatever is in flight"
 
 
 def test_verdicts() -> None:

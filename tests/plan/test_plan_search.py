@@ -6,12 +6,13 @@ from dataclasses import replace
 import pytest
 
 from rayplane.errors import PlacementError, SpecError
+from rayplane.plan import candidates
 from rayplane.plan.catalog import homogeneous
 from rayplane.plan.search import plan
 from rayplane.plan.train import price
 from rayplane.spec.cluster import ClusterSpec
 from rayplane.spec.job import LayoutSection
-from rayplane.spec.layout import Layout
+from rayplane.spec.layout import Layout, unsupported
 from rayplane.spec.model import ModelSpec
 from rayplane.spec.plan import Plan, Workload
 
@@ -55,9 +56,9 @@ def test_the_reference_model_is_cut_5_and_3(reference: ModelSpec, reference_work
 def test_64_h100s_train_llama3_8b(llama3_8b: ModelSpec, llama_work: Workload, h100s_64: ClusterSpec) -> None:
     found = plan(llama3_8b, llama_work, h100s_64, None)
     print(found.layout, found.estimate)
-    assert str(found.layout) == "dp8 pp4 tp2 1f1b mb1 8+9+9+6"
-    assert found.estimate.step_s == pytest.approx(7.73, rel=0.02)
-    assert 0.38 < found.estimate.mfu < 0.5
+    assert str(found.layout) == "dp32 tp2 sp zero1 mb1"
+    assert found.estimate.step_s == pytest.approx(6.75, rel=0.02)
+    assert 0.45 < found.estimate.mfu < 0.52
     assert found.estimate.verdict == "fits"
     assert len({s.node for s in found.placement.slots}) == 8
     assert all(s.part == 0 for s in found.placement.slots)
@@ -69,9 +70,46 @@ def test_refused_layouts_keep_their_reason(llama3_8b: ModelSpec, llama_work: Wor
     assert reasons["pp64 1f1b mb1"] == "pp 64 has more stages than the model has layers (32)"
     assert reasons["tp64 mb1"] == "tp 64 leaves ranks without a head; the model has 32 heads"
     assert reasons["dp64 mb1"].startswith("does not fit: ")
-    assert reasons["dp64 mb1"].endswith(" of 80.0 GB per device; pp 8 or tp 4 would fit")
+    assert reasons["dp64 mb1"].endswith(" of 80.0 GB per device; zero 1, recompute full would fit")
+    assert reasons["dp64 zero1 mb1"].endswith(" of 80.0 GB per device; recompute full would fit")
+    assert "dp64 zero1 mb2" not in reasons, "a larger micro_batch needs no less"
+    assert reasons["dp16 pp4 gpipe zero1 mb1 8+9+9+6"].endswith("; schedule 1f1b would fit")
     small = refusals(plan(llama3_8b, replace(llama_work, global_batch=16), h100s_64, None))
     assert small["dp32 pp2 1f1b mb1"] == "dp 32 needs 32 samples per step; global_batch is 16"
+
+
+def test_what_the_runtime_does_not_execute_is_not_proposed(
+    llama3_8b: ModelSpec, llama_work: Workload, h100s_64: ClusterSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def plain(layout: Layout) -> list[tuple[str, str]]:
+        return (
+            [("zero", "")]
+            if layout.zero or layout.sp or layout.recompute != "none" or layout.schedule == "zbv"
+            else unsupported(layout)
+        )
+
+    monkeypatch.setattr(candidates, "unsupported", plain)
+    found = plan(llama3_8b, llama_work, h100s_64, None)
+    layouts = [found.layout, *(c.layout for c in found.runners_up), *(r.layout for r in found.rejected)]
+    assert not any(x.zero or x.sp or x.recompute != "none" or x.schedule == "zbv" for x in layouts)
+    assert {x.schedule for x in layouts} == {"1f1b", "gpipe", "interleaved", "zb-h1"}
+    assert {x.vpp for x in layouts} == {1, 2, 3, 4}
+
+
+def test_recomputation_is_tried_only_where_a_layout_does_not_fit_without(
+    llama3_8b: ModelSpec, llama_work: Workload, h100s_64: ClusterSpec
+) -> None:
+    found = plan(llama3_8b, llama_work, h100s_64, None)
+    reasons = {r.layout: r.reason for r in found.rejected}
+    leaner = [x for x in (*reasons, *(c.layout for c in found.runners_up)) if x.recompute != "none"]
+    assert {x.recompute for x in leaner} == {"selective", "full"}
+    more = {"selective": "none", "full": "selective"}
+    without = {replace(x, boundaries=()): reason for x, reason in reasons.items()}
+    for layout in leaner:
+        smaller = (
+            replace(layout, boundaries=(), recompute=more[layout.recompute], micro_batch=n) for n in range(1, layout.micro_batch + 1)
+        )
+        assert any(without.get(x, "").startswith("does not fit") for x in smaller)
 
 
 def test_every_layout_is_ranked_or_refused_once(reference: ModelSpec, reference_work: Workload, two_cpus: ClusterSpec) -> None:
@@ -85,22 +123,22 @@ def test_the_same_input_gives_the_same_plan(llama3_8b: ModelSpec, llama_work: Wo
     assert plan(llama3_8b, llama_work, h100s_64, None) == plan(llama3_8b, llama_work, h100s_64, None)
 
 
-def test_planning_takes_less_than_50_ms(
-    reference: ModelSpec,
-    reference_work: Workload,
-    two_cpus: ClusterSpec,
-    llama3_8b: ModelSpec,
-    llama_work: Workload,
-    h100s_64: ClusterSpec,
-) -> None:
-    for args in ((reference, reference_work, two_cpus), (llama3_8b, llama_work, h100s_64)):
-        took_s = []
-        for _ in range(5):
-            began = time.process_time()
-            plan(*args, None)
-            took_s.append(time.process_time() - began)
-        print(f"{args[2].num_devices} devices: {min(took_s) * 1e3:.1f} ms")
-        assert min(took_s) < 0.05
+def seconds_to_plan(model: ModelSpec, work: Workload, cluster: ClusterSpec) -> float:
+    took_s = []
+    for _ in range(3):
+        began = time.process_time()
+        plan(model, work, cluster, None)
+        took_s.append(time.process_time() - began)
+    print(f"{cluster.num_devices} devices: {min(took_s) * 1e3:.1f} ms")
+    return min(took_s)
+
+
+def test_planning_for_two_devices_takes_less_than_50_ms(reference: ModelSpec, reference_work: Workload, two_cpus: ClusterSpec) -> None:
+    assert seconds_to_plan(reference, reference_work, two_cpus) < 0.05
+
+
+def test_planning_for_64_devices_takes_less_than_a_second(llama3_8b: ModelSpec, llama_work: Workload, h100s_64: ClusterSpec) -> None:
+    assert seconds_to_plan(llama3_8b, llama_work, h100s_64) < 1.0
 
 
 def test_more_memory_never_refuses(llama3_8b: ModelSpec, llama_work: Workload) -> None:
@@ -127,7 +165,8 @@ def test_devices_stay_idle_only_when_the_batch_or_the_heads_leave_no_choice(refe
 def test_a_model_that_fits_nowhere_is_told_what_is_missing(llama3_8b: ModelSpec, llama_work: Workload) -> None:
     one = homogeneous({"a": 1}, "h100-sxm", 80 * 10**9, {})
     with pytest.raises(
-        PlacementError, match=r"no layout fits this cluster. The closest, 1 device mb1 needs .* missing, most of it optimizer"
+        PlacementError,
+        match=r"no layout fits this cluster. The closest, 1 device recompute full mb1 needs .* missing, most of it optimizer",
     ):
         plan(llama3_8b, llama_work, one, None)
 
@@ -135,8 +174,8 @@ def test_a_model_that_fits_nowhere_is_told_what_is_missing(llama3_8b: ModelSpec,
 def test_a_given_layout_that_does_not_fit_names_the_nearest_that_does(
     llama3_8b: ModelSpec, llama_work: Workload, h100s_64: ClusterSpec
 ) -> None:
-    with pytest.raises(PlacementError, match=r"dp16 pp4 1f1b mb1 .*needs .* GB missing.*Nearest that fits: dp8 pp4 tp2 1f1b"):
-        plan(llama3_8b, llama_work, h100s_64, LayoutSection(dp=16, pp=4))
+    with pytest.raises(PlacementError, match=r"dp64 mb1 needs .* GB missing.*Nearest that fits: dp64 zero1 recompute full"):
+        plan(llama3_8b, llama_work, h100s_64, LayoutSection(dp=64))
 
 
 def test_a_given_layout_keeps_its_degrees_and_gets_the_rest(llama3_8b: ModelSpec, llama_work: Workload, h100s_64: ClusterSpec) -> None:
@@ -165,7 +204,7 @@ def test_a_given_layout_keeps_its_degrees_and_gets_the_rest(llama3_8b: ModelSpec
         (LayoutSection(dp=2, micro_batch=9), "layout.micro_batch", "9 is more than the 8 samples of a replica; nearest possible: 8"),
         (LayoutSection(pp=2, boundaries=[4, 3]), "layout.boundaries", "they sum to 7, the model has 8 layers"),
         (LayoutSection(pp=2, boundaries=[8]), "layout.boundaries", "1 numbers for 2 stages"),
-        (LayoutSection(cp=2), "layout.cp", "use cp: 1"),
+        (LayoutSection(pp=2, schedule="interleaved"), "layout.vpp", "use vpp: 2 or more"),
     ],
 )
 def test_contradictory_layouts_are_errors_with_the_nearest_possible(

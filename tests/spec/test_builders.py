@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayplane.plan.timeline import play
@@ -34,8 +34,8 @@ GOLDEN = {
 1  F1.0 F1.1 I1.0 F1.2 I1.1 W1.0 F1.3 I1.2 W1.1 I1.3 W1.2 W1.3
 2  F2.0 I2.0 F2.1 I2.1 F2.2 I2.2 W2.0 F2.3 I2.3 W2.1 W2.2 W2.3""",
     ("zbv", 2, 3, 2): """\
-0  F0.0 F0.1 F0.2 F3.0 I3.0 W3.0 F3.1 I3.1 I0.0 W3.1 I0.1 W0.0 W0.1 F3.2 I3.2 W3.2 I0.2 W0.2
-1  F1.0 F2.0 F1.1 F2.1 I2.0 I1.0 W2.0 I2.1 I1.1 F1.2 W2.1 F2.2 W1.0 W1.1 I2.2 I1.2 W2.2 W1.2""",
+0  F0.0 F0.1 F0.2 F3.0 I3.0 W3.0 F3.1 I3.1 W3.1 I0.0 W0.0 F3.2 I3.2 W3.2 I0.1 W0.1 I0.2 W0.2
+1  F1.0 F2.0 F1.1 F2.1 I2.0 W2.0 F1.2 I1.0 W1.0 F2.2 I2.1 W2.1 I1.1 I2.2 I1.2 W1.1 W2.2 W1.2""",
 }
 
 
@@ -65,6 +65,7 @@ def test_golden(name: str, num_stages: int, num_microbatches: int, vpp: int) -> 
     assert str(built(name, num_stages, num_microbatches, vpp)) == GOLDEN[name, num_stages, num_microbatches, vpp]
 
 
+@settings(deadline=None)
 @given(stages, microbatches, kinds)
 def test_every_builder_passes_the_check(num_stages: int, num_microbatches: int, kind: tuple[str, int]) -> None:
     schedule = built(kind[0], num_stages, num_microbatches, kind[1])
@@ -72,6 +73,7 @@ def test_every_builder_passes_the_check(num_stages: int, num_microbatches: int, 
     check(add_step(add_communication(schedule)))
 
 
+@settings(deadline=None)
 @given(stages, microbatches, kinds)
 def test_forward_only_passes_the_check_and_lies_as_the_schedule_does(
     num_stages: int, num_microbatches: int, kind: tuple[str, int]
@@ -92,14 +94,21 @@ def test_the_table_names_every_builder() -> None:
     assert set(re.findall(r"^([a-z0-9-]+)  ", module.__doc__ or "", re.MULTILINE)) == set(BUILDERS)
 
 
+@settings(deadline=None)
 @given(stages, microbatches)
-def test_1f1b_holds_p_minus_s_and_gpipe_all(num_stages: int, num_microbatches: int) -> None:
+def test_1f1b_holds_at_most_as_many_activations_as_stages_follow(num_stages: int, num_microbatches: int) -> None:
     for stage, actions in enumerate(built("1f1b", num_stages, num_microbatches, 1).ranks):
         assert whole_and_waiting(actions)[0] == min(num_stages - stage, num_microbatches)
+
+
+@settings(deadline=None)
+@given(stages, microbatches)
+def test_gpipe_holds_all_activations(num_stages: int, num_microbatches: int) -> None:
     for actions in built("gpipe", num_stages, num_microbatches, 1).ranks:
         assert whole_and_waiting(actions)[0] == num_microbatches
 
 
+@settings(deadline=None)
 @given(stages, microbatches, st.integers(2, 4))
 def test_interleaved_holds_what_the_table_says(num_stages: int, num_microbatches: int, vpp: int) -> None:
     first_round = split(num_microbatches, max(1, num_microbatches // num_stages), 0)[1]
@@ -108,6 +117,7 @@ def test_interleaved_holds_what_the_table_says(num_stages: int, num_microbatches
         assert whole_and_waiting(actions)[0] == min(most, num_microbatches * vpp)
 
 
+@settings(deadline=None)
 @given(stages, microbatches)
 def test_zb_h1_holds_p_minus_s_whole_and_p_with_those_that_wait_for_w(num_stages: int, num_microbatches: int) -> None:
     for stage, actions in enumerate(built("zb-h1", num_stages, num_microbatches, 1).ranks):
@@ -116,12 +126,14 @@ def test_zb_h1_holds_p_minus_s_whole_and_p_with_those_that_wait_for_w(num_stages
         assert waiting <= min(num_stages, num_microbatches)
 
 
+@settings(deadline=None)
 @given(stages, microbatches)
 def test_zbv_holds_at_most_2p_halves(num_stages: int, num_microbatches: int) -> None:
     for actions in built("zbv", num_stages, num_microbatches, 2).ranks:
         assert whole_and_waiting(actions)[1] <= 2 * min(num_stages, num_microbatches)
 
 
+@settings(deadline=None)
 @given(stages, st.integers(0, 12))
 def test_idle_time_is_what_the_table_says(num_stages: int, more: int) -> None:
     p, m = num_stages, num_stages + more
@@ -130,7 +142,8 @@ def test_idle_time_is_what_the_table_says(num_stages: int, more: int) -> None:
     for vpp in (2, 3, 4):
         assert idle("interleaved", p, m, vpp) == pytest.approx(3 * (p - 1) / vpp)
     assert idle("zb-h1", p, m, 1) == pytest.approx(p - 1)
-    assert idle("zbv", p, m, 2) < p
+    assert idle("zbv", p, max(m, 2 * p - 1), 2) == pytest.approx((p - 1) / 2)
+    assert idle("zbv", p, m, 2) <= idle("zb-h1", p, m, 1)
 
 
 def test_idle_time_by_schedule() -> None:
@@ -138,16 +151,19 @@ def test_idle_time_by_schedule() -> None:
     found = {(name, vpp): idle(name, 4, 8, vpp) for name, vpp in KINDS}
     print({f"{name} vpp{vpp}": round(seconds, 2) for (name, vpp), seconds in found.items()})
     assert found["zb-h1", 1] < 0.5 * found["1f1b", 1]
-    assert found["zbv", 2] <= found["zb-h1", 1]
+    assert found["zbv", 2] < found["zb-h1", 1]
     assert found["interleaved", 2] == pytest.approx(found["1f1b", 1] / 2)
 
 
+@pytest.mark.parametrize(("name", "vpp"), [("zb-h1", 1), ("zbv", 2)])
 @pytest.mark.parametrize("input_s", [0.7, 1.0, 1.3])
-def test_zb_h1_loses_no_time_per_microbatch_when_the_halves_of_a_backward_are_uneven(input_s: float) -> None:
-    """(p - 1) (F + I - W), the bubble of Qi et al., table 2, where W is no more than F; whatever the number of microbatches."""
-    seconds = {Op.FORWARD: 1.0, Op.INPUT_GRAD: input_s, Op.WEIGHT_GRAD: 2.0 - input_s}
-    for num_microbatches in (4, 12, 40):
-        schedule = add_step(add_communication(built("zb-h1", 4, num_microbatches, 1)))
-        end = max(play(schedule, lambda a: seconds.get(a.op, 0.0)).compute_end_s)
-        expected = 3 * (1 + input_s - (2.0 - input_s)) if input_s >= 1 else 3.0
-        assert end - 3 * num_microbatches == pytest.approx(expected)
+def test_uneven_halves_of_a_backward_cost_no_time_per_microbatch(name: str, vpp: int, input_s: float) -> None:
+    """A bubble at the ends and none between, also where I takes longer than F and W (Qi et al., section 2.3: (p - 1)(F + I - W))."""
+    seconds = {Op.FORWARD: 1.0 / vpp, Op.INPUT_GRAD: input_s / vpp, Op.WEIGHT_GRAD: (2.0 - input_s) / vpp}
+    found = []
+    for num_microbatches in (7, 12, 40):
+        schedule = add_step(add_communication(built(name, 4, num_microbatches, vpp)))
+        found.append(max(play(schedule, lambda a: seconds.get(a.op, 0.0)).compute_end_s) - 3 * num_microbatches)
+    assert found == pytest.approx([found[0]] * 3)
+    if name == "zb-h1" and input_s >= 1:
+        assert found[0] == pytest.approx(3 * (1 + input_s - (2.0 - input_s)))

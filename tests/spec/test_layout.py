@@ -105,5 +105,8 @@ def test_a_layout_prints_what_it_does() -> None:
 
 def test_what_the_runtime_does_not_execute_is_named_by_field() -> None:
     assert unsupported(Layout(dp=2, pp=2, tp=2)) == []
-    fields = [f for f, _ in unsupported(Layout(cp=2, sp=True, vpp=2, zero=1, recompute="full"))]
-    assert fields == ["cp", "sp", "vpp", "zero", "recompute"]
+    assert unsupported(Layout(cp=2, tp=2, sp=True, zero=1, recompute="full")) == []
+    assert unsupported(Layout(pp=2, vpp=3, schedule="interleaved")) == []
+    assert [f for f, _ in unsupported(Layout(sp=True, vpp=2, zero=2))] == ["sp", "vpp", "zero"]
+    assert [f for f, _ in unsupported(Layout(pp=2, schedule="interleaved"))] == ["vpp"]
+    assert [f for f, _ in unsupported(Layout(pp=2, vpp=3, schedule="zbv"))] == ["vpp"]

@@ -1,5 +1,6 @@
 """A model as numbers, from presets, Hugging Face configs and GGUF headers."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,8 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayplane.errors import SpecError
-from rayplane.spec.job import ModelSection
-from rayplane.spec.model import ModelSpec, Rope, check_model, from_gguf_header, from_hf_config
+from rayplane.spec.checks import Sections, check_sections
+from rayplane.spec.gguf_config import from_gguf_header
+from rayplane.spec.hf_config import from_hf_config
+from rayplane.spec.hf_export import hf_family, to_hf_config
+from rayplane.spec.job import CheckpointSection, DataSection, LayoutSection, ModelSection, TrainSection
+from rayplane.spec.model import ModelSpec, Rope, check_model
 from rayplane.spec.source import load_model, preset_names
 
 LLAMA: dict[str, Any] = {
@@ -67,6 +72,38 @@ def test_qwen2_has_biases_and_qwen3_norms_of_q_and_k() -> None:
     assert (qwen3.qkv_bias, qwen3.qk_norm) == (False, True)
 
 
+def test_a_gpt2_config_gives_its_numbers() -> None:
+    config = {"model_type": "gpt2", "n_layer": 12, "n_embd": 768, "n_head": 12, "vocab_size": 50257, "n_positions": 1024}
+    assert from_hf_config(config, "gpt2") == load_model(ModelSection(preset="gpt2"))
+
+
+def test_windows_are_read_where_every_layer_has_one() -> None:
+    qwen = LLAMA | {"model_type": "qwen2", "sliding_window": 512}
+    assert from_hf_config(LLAMA | {"model_type": "mistral"}, "m").window == 4096, "what transformers takes when it is left out"
+    assert from_hf_config(LLAMA | {"model_type": "mistral", "sliding_window": None}, "m").window == 0
+    assert from_hf_config(qwen | {"use_sliding_window": False}, "m").window == 0
+    assert from_hf_config(qwen | {"use_sliding_window": True, "max_window_layers": 0}, "m").window == 512
+    assert from_hf_config(qwen | {"use_sliding_window": True, "layer_types": ["full_attention"] * 2}, "m").window == 0
+
+
+def test_biases_are_read() -> None:
+    spec = from_hf_config(LLAMA | {"attention_bias": True, "mlp_bias": True}, "mini")
+    assert (spec.qkv_bias, spec.o_bias, spec.mlp_bias) == (True, True, True)
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_an_exported_config_reads_back_as_the_same_model(name: str) -> None:
+    spec = load_model(ModelSection(preset=name))
+    assert from_hf_config(to_hf_config(spec, "float32"), name) == spec
+
+
+def test_a_mixture_that_no_published_model_has_cannot_be_exported() -> None:
+    with pytest.raises(SpecError, match="no Hugging Face model has layernorm, rope, swiglu"):
+        hf_family(replace(SMALL, norm="layernorm"))
+    with pytest.raises(SpecError, match="qk_norm True, window 0, 4 heads in 8 together; there are gpt2, llama"):
+        hf_family(replace(SMALL, qk_norm=True, qkv_bias=True))
+
+
 @pytest.mark.parametrize("key", ["rope_scaling", "rope_parameters"])
 def test_llama3_rope_scaling_is_read(key: str) -> None:
     assert from_hf_config(LLAMA | {key: LLAMA3_SCALING}, "mini").rope == Rope(500000.0, 8.0, 1.0, 4.0, 8192)
@@ -75,10 +112,14 @@ def test_llama3_rope_scaling_is_read(key: str) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model_type": "gpt2"}, "model_type 'gpt2' is not supported; supported: llama, mistral, qwen2, qwen3"),
-        ({"model_type": "mistral", "sliding_window": 4096}, "sliding-window attention is not supported"),
-        ({"mlp_bias": True}, "biases on the output or MLP projections"),
-        ({"model_type": "qwen3", "attention_bias": True}, "biases on the output or MLP projections"),
+        ({"model_type": "phi3"}, "model_type 'phi3' is not supported; supported: gpt2, llama, mistral, qwen2, qwen3"),
+        (
+            {"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 1},
+            "layers with a sliding window beside layers without",
+        ),
+        ({"model_type": "gpt2", "activation_function": "relu"}, "activation_function 'relu' is not supported; supported: gelu_new"),
+        ({"model_type": "gpt2", "scale_attn_by_inverse_layer_idx": True}, "attention scaled other than by the root"),
+        ({"model_type": "gpt2", "add_cross_attention": True}, "cross-attention is not supported"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported"),
         ({"quantization_config": {"bits": 4}}, "quantized weights are not supported"),
         ({"rope_scaling": {"type": "yarn", "factor": 2.0}}, "rope scaling 'yarn' of mini is not supported"),
@@ -104,6 +145,17 @@ def test_a_gguf_file_shows_head_biases_and_norms_by_its_tensors() -> None:
     names = {"output.weight", "blk.0.attn_q.bias", "blk.0.attn_q_norm.weight"}
     spec = from_gguf_header(GGUF, frozenset(names), "smol")
     assert (spec.tied, spec.qkv_bias, spec.qk_norm) == (False, True, True)
+
+
+def test_a_gguf_header_of_gpt2_gives_its_numbers() -> None:
+    fields = {k.replace("llama.", "gpt2."): v for k, v in GGUF.items()} | {
+        "general.architecture": "gpt2",
+        "gpt2.attention.head_count_kv": 9,
+    }
+    names = {"blk.0.attn_qkv.bias", "blk.0.attn_output.bias", "blk.0.ffn_down.bias"}
+    spec = from_gguf_header(fields | {"gpt2.attention.layer_norm_epsilon": 1e-6}, frozenset(names), "gpt2")
+    assert (spec.norm, spec.positions, spec.act, spec.norm_eps) == ("layernorm", "learned", "gelu", 1e-6)
+    assert (spec.qkv_bias, spec.o_bias, spec.mlp_bias, spec.tied) == (True, True, True, True)
 
 
 def test_a_gguf_vocabulary_without_a_size_is_counted() -> None:
@@ -149,7 +201,15 @@ def test_every_preset_is_a_model(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "params"),
-    [("smollm2-135m", 134_515_008), ("llama2-7b", 6_738_415_616), ("llama3-8b", 8_030_261_248), ("llama3-70b", 70_553_706_496)],
+    [
+        ("smollm2-135m", 134_515_008),
+        ("llama2-7b", 6_738_415_616),
+        ("llama3-8b", 8_030_261_248),
+        ("llama3-70b", 70_553_706_496),
+        ("qwen2-7b", 7_615_616_512),
+        ("mistral-7b", 7_241_732_096),
+        ("gpt2", 124_439_808),
+    ],
 )
 def test_presets_have_the_published_number_of_parameters(name: str, params: int) -> None:
     assert load_model(ModelSection(preset=name)).num_params == params
@@ -184,3 +244,18 @@ def test_flops_grow_by_the_attention_of_each_token_to_half_the_sequence(seq_len:
     matrices = sum(t.numel for t in SMALL.tensors() if len(t.dims) > 1 and t.name != "embed")
     attention = 12 * SMALL.layers * SMALL.heads * SMALL.head_dim * seq_len / 2
     assert SMALL.flops_per_token(seq_len) == 6 * matrices + attention
+
+
+def test_a_window_bounds_the_attention_that_is_counted() -> None:
+    brute = sum(min(i + 1, 3) - 0.5 * (i < 3) for i in range(12)) / 12
+    assert replace(SMALL, window=3).mean_keys(12) == pytest.approx(brute)
+    assert replace(SMALL, window=30).mean_keys(12) == SMALL.mean_keys(12) == 6
+
+
+@pytest.mark.parametrize(("seq_len", "problems"), [(5, ["layout.cp"]), (4, [])])
+def test_cp_cannot_cut_a_window_that_is_shorter_than_the_sequence(seq_len: int, problems: list[str]) -> None:
+    model = ModelSection(layers=2, hidden=8, heads=4, mlp=16, vocab=256, window=4)
+    train = TrainSection(
+        data=DataSection(path=["x"], seq_len=seq_len), steps=1, global_batch=1, checkpoint=CheckpointSection(dir="runs/x")
+    )
+    assert [p.field for p in check_sections(Sections(model, train, LayoutSection(cp=2), local=False))] == problems

@@ -2,6 +2,7 @@
 
 import math
 import re
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,6 +21,8 @@ def cut_models(draw: st.DrawFn) -> tuple[ModelSpec, Layout]:
     flags = [draw(st.booleans()) for _ in range(3)]
     mlp, vocab = draw(st.integers(tp, 17)), draw(st.integers(tp, 17))
     model = ModelSpec(layers, 6, kv_heads * group, kv_heads, 2, mlp, vocab, tied=flags[0], qkv_bias=flags[1], qk_norm=flags[2])
+    if draw(st.booleans()):
+        model = replace(model, norm="layernorm", positions="learned", act="gelu", o_bias=True, mlp_bias=True)
     return model, Layout(dp=2, pp=pp, tp=tp, boundaries=even_boundaries(layers, pp))
 
 

@@ -6,6 +6,7 @@ import os
 import sysconfig
 import tracemalloc
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +19,10 @@ from pyarrow import parquet
 from rayplane.errors import DataError
 from rayplane.spec.job import DataSection
 from rayplane.train.data import Dataset, open_dataset
-from rayplane.train.documents import STDLIB, find_files, read_pieces
-from rayplane.train.tokens import MIN_PIECE_BYTES
+from rayplane.train.documents import STDLIB, find_sources
+from rayplane.train.parts import Part
+from rayplane.train.pieces import read_pieces
+from rayplane.train.token_shards import MIN_PIECE_BYTES
 
 
 def opened(base: Path, *paths: str, vocab: int = 256, **fields) -> Dataset:
@@ -126,7 +129,7 @@ def test_token_arrays_are_used_as_they_are(tmp_path, dtype):
     dataset = opened(tmp_path, "data.bin", "data.npy", dtype=dtype, vocab=100, seq_len=3)
     assert dataset.num_samples == 66
     assert [dataset.train[i].tolist() for i in (0, 32, 33)] == [[0, 1, 2, 3], [96, 97, 98, 99], [99, 98, 97, 96]]
-    assert isinstance(dataset.train.arrays[1], np.memmap)
+    assert isinstance(dataset.train.arrays[1].shards.shards[0].tokens, np.memmap)
 
 
 def test_text_and_arrays_are_joined(text):
@@ -150,7 +153,8 @@ def test_the_configured_end_of_text_token_separates_documents(tmp_path):
 
 
 def test_the_standard_library_comes_without_its_tests():
-    files = find_files(DataSection(path=[STDLIB]), Path())
+    (source,) = find_sources(DataSection(path=[STDLIB]), Path())
+    files = source.files
     inner = {f.relative_to(sysconfig.get_path("stdlib")).as_posix() for f in files}
     assert {"json/decoder.py", "argparse.py"} <= inner
     assert not [n for n in inner if {"test", "tests", "idle_test", "site-packages", "__pycache__"} & set(Path(n).parts)]
@@ -162,7 +166,7 @@ def test_the_standard_library_comes_without_its_tests():
 )
 def test_long_documents_come_in_bounded_pieces_of_whole_characters(tmp_path, content):
     (tmp_path / "long.txt").write_text(content)
-    pieces = list(read_pieces(tmp_path / "long.txt", "text", 100))
+    pieces = list(read_pieces(Part(tmp_path / "long.txt", 0, len(content.encode())), "text", 100))
     assert "".join(p.text.decode() for p in pieces) == content
     assert max(len(p.text) for p in pieces) <= 100
     assert [p.last for p in pieces] == [False] * (len(pieces) - 1) + [True]
@@ -173,7 +177,7 @@ def test_held_out_documents_are_never_trained_on(tmp_path):
     records = [{"text": f"{i:04}"} for i in range(200)]
     (tmp_path / "data.jsonl").write_text("\n".join(map(json.dumps, records)))
     dataset = opened(tmp_path, "data.jsonl", holdout=0.1, seq_len=1)
-    kept = stream(Dataset(dataset.kept_aside, dataset.kept_aside, 1, 0, ""))
+    kept = stream(replace(dataset, train=dataset.kept_aside))
     trained, held = (Counter(bytes(s).decode().rstrip("\0").split("\0")) for s in (stream(dataset), kept))
     assert len(held) == 20
     assert not trained & held
@@ -184,7 +188,7 @@ def test_a_share_of_one_long_file_can_be_held_out(tmp_path):
     lines = [f"{i:07}\n" for i in range(10 * MIN_PIECE_BYTES // 8)]
     (tmp_path / "data.txt").write_text("".join(lines))
     dataset = opened(tmp_path, "data.txt", holdout=0.2, seq_len=1)
-    kept = bytes(stream(Dataset(dataset.kept_aside, dataset.kept_aside, 1, 0, "")))
+    kept = bytes(stream(replace(dataset, train=dataset.kept_aside)))
     trained = bytes(stream(dataset))
     assert len(kept.strip(b"\0")) == pytest.approx(2 * MIN_PIECE_BYTES, abs=16)
     assert Counter(trained.replace(b"\0", b"").split()) + Counter(kept.replace(b"\0", b"").split()) == Counter(
@@ -224,7 +228,7 @@ def test_tokenising_a_big_file_takes_little_memory(tmp_path):
 
 
 def built_files(base: Path) -> dict[str, int]:
-    return {p.name: p.stat().st_mtime_ns for p in (base / "cache").glob("*.bin")}
+    return {p.name: p.stat().st_mtime_ns for p in (base / "cache").rglob("*.bin")}
 
 
 def test_tokens_are_built_once(text):
@@ -232,7 +236,7 @@ def test_tokens_are_built_once(text):
     before = built_files(text)
     assert opened(text).fingerprint == first.fingerprint
     assert built_files(text) == before
-    assert not list((text / "cache").glob("*.tmp"))
+    assert not list((text / "cache").rglob("*.tmp"))
 
 
 def test_tokens_are_built_anew_when_a_file_changes(text):
@@ -244,7 +248,7 @@ def test_tokens_are_built_anew_when_a_file_changes(text):
 
 def test_tokens_cut_short_are_built_anew(text):
     before = opened(text)
-    file = next((text / "cache").glob("*.train.bin"))
+    file = next((text / "cache").rglob("*.bin"))
     os.truncate(file, 100)
     assert stream(opened(text)) == list(b"123456789\n" * 40 + b"\0")
     assert opened(text).fingerprint == before.fingerprint
@@ -266,7 +270,7 @@ def test_processes_that_build_at_once_agree_and_leave_nothing_behind(text):
         process.join(60)
     assert [p.exitcode for p in processes] == [0, 0, 0]
     assert fingerprints == {opened(text).fingerprint}
-    assert len(built_files(text)) == 2
+    assert len(built_files(text)) == 1
 
 
 def failure(base: Path, *paths: str, **fields) -> str:
@@ -277,7 +281,7 @@ def failure(base: Path, *paths: str, **fields) -> str:
 
 def test_a_build_that_never_ends_is_not_waited_for(text):
     opened(text)
-    for file in (text / "cache").glob("*.bin"):
+    for file in (text / "cache").rglob("*.bin"):
         file.unlink()
     lock = next((text / "cache").glob("*.lock"))
     section = DataSection(path=["data"], seq_len=4)

@@ -1,4 +1,7 @@
-"""Ranks as threads of one process: nothing in the runtime reads a rank from a global, so a whole layout fits into a test."""
+"""Ranks as threads of one process: nothing in the runtime reads a rank from a global, so a whole layout fits into one.
+
+For checks and tests of small models; real jobs give each rank its own process.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,54 @@
+"""`rayplane check` finds layouts that do not compute what one device computes, and names where they part."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from rayplane.cli.app import app
+from rayplane.spec.layout import Layout
+from rayplane.spec.model import ModelSpec
+from rayplane.train.check import compare, shrunk_layout, shrunk_model
+from rayplane.train.gradients import Gradients
+
+LLAMA = ModelSpec(layers=32, hidden=4096, heads=32, kv_heads=8, head_dim=128, mlp=14336, vocab=128256)
+TIED = ModelSpec(layers=30, hidden=576, heads=9, kv_heads=3, head_dim=64, mlp=1536, vocab=49152, tied=True)
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Layout(dp=8, pp=4, tp=8, micro_batch=4, zero=1, boundaries=(8, 9, 9, 6)),
+        Layout(pp=2, tp=2, cp=4, sp=True, schedule="zb-h1", boundaries=(16, 16), micro_batch=1),
+        Layout(dp=2, pp=2, vpp=2, schedule="zbv", recompute="full", boundaries=(8, 8, 8, 8), micro_batch=2),
+    ],
+    ids=str,
+)
+def test_layouts_are_equal(layout):
+    result = compare(LLAMA, layout, 65)
+    assert result.parts == []
+    assert set(result.gradients) == {t.name for t in result.model.tensors()}
+    assert result.layout.size <= 16
+
+
+def test_a_lost_reduction_is_found_and_named(monkeypatch):
+    monkeypatch.setattr(Gradients, "sum_tied", lambda self: None)
+    result = compare(TIED, Layout(pp=2, micro_batch=2, boundaries=(15, 15)), 8)
+    assert {name for name, _ in result.parts} == {"embed", "gradient norm"}
+
+
+def test_what_makes_layouts_go_wrong_is_kept():
+    small = shrunk_layout(Layout(dp=64, pp=8, tp=2, boundaries=(0, 5, 5, 5, 5, 5, 5, 0), micro_batch=3))
+    assert (small.dp, small.pp, small.tp, small.micro_batch) == (2, 4, 2, 2)
+    spec = shrunk_model(TIED, small)
+    assert (spec.heads, spec.kv_heads, spec.tied, spec.layers) == (9, 3, True, small.num_layers)
+    assert shrunk_layout(Layout(pp=2, boundaries=(0, 9))).boundaries == (0, 2)
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_the_command_says_so_and_exits_with_it(broken, monkeypatch):
+    if broken:
+        monkeypatch.setattr("rayplane.train.check.TOLERANCE", 0.0)
+    done = CliRunner().invoke(app, ["check", "jobs/reference.yaml", "--json"])
+    answer = json.loads(done.stdout.splitlines()[-1])
+    assert (done.exit_code, answer["equal"]) == ((1, False) if broken else (0, True))
