@@ -64,7 +64,9 @@ def cut(spec: ModelSpec, layout: Layout) -> Layout:
     return replace(layout, boundaries=layout.boundaries or even_boundaries(spec.layers, layout.num_chunks))
 
 
-def train(spec: ModelSpec, layout: Layout, train: TrainSection, before: Callable[[TrainRank], None] = lambda rank: None, device: str = "cpu") -> Run:
+def train(
+    spec: ModelSpec, layout: Layout, train: TrainSection, before: Callable[[TrainRank], None] = lambda rank: None, device: str = "cpu"
+) -> Run:
     """Run the section's steps; `before` may load a checkpoint. Tensors come back on the CPU."""
 
     def body(mesh: Mesh) -> tuple[Run, dict[str, list[tuple[tuple[slice, ...], torch.Tensor]]]]:
@@ -72,7 +74,9 @@ def train(spec: ModelSpec, layout: Layout, train: TrainSection, before: Callable
         holdout = rank.evaluate()
         before(rank)
         reports = [rank.step(drain=False)[0] for _ in range(rank.progress.step, train.steps)]
-        pieces = [(f"{name}/{part.tensor.name}", part.chunk.slices, piece.cpu().clone()) for name, part, piece in rank.optimizer.tensors()]
+        pieces = [
+            (f"{name}/{part.tensor.name}", part.chunk.slices, piece.cpu().clone()) for name, part, piece in rank.optimizer.tensors()
+        ]
         return Run([r.loss for r in reports], [r.grad_norm for r in reports], holdout, {}), pieces
 
     shapes = {t.name: t.shape for t in spec.tensors()}
