@@ -25,6 +25,7 @@ from rayplane.cli.status import status
 from rayplane.cli.validate import validate
 from rayplane.control.machine import INTERRUPTED
 from rayplane.errors import RayplaneError
+from rayplane.runtime.patience import GaveUp
 
 P = ParamSpec("P")
 
@@ -42,7 +43,7 @@ def in_words(command: Callable[P, None]) -> Callable[P, None]:
         except RayplaneError as error:
             typer.echo(str(error), err=True)
             raise typer.Exit(error.exit_code) from None
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, GaveUp):
             raise typer.Exit(INTERRUPTED) from None
         except (typer.Exit, typer.Abort, BrokenPipeError):
             raise

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from rayplane.cli.screen import say
 from rayplane.cli.words import count, duration, loss, share
+from rayplane.control.checkpoints import Checkpoint
 from rayplane.control.result import Result
 from rayplane.spec.layout import Layout
 
@@ -34,6 +35,13 @@ def result_object(name: str, layout: Layout, result: Result) -> dict[str, Any]:
         "params": result.params,
         "message": result.message,
     }
+
+
+def nothing_done(name: str, checkpoint: Checkpoint) -> dict[str, Any]:
+    """The final object of a run that was stopped before it had a cluster."""
+    unknown = dict.fromkeys(("layout", "final_loss", "holdout_before", "holdout_after"))
+    known = {"name": name, "state": "drained", "steps": checkpoint.step, "checkpoint": checkpoint.path}
+    return {**known, **unknown, "tokens_per_s": 0.0, "stages": [], "restarts": 0, "message": ""}
 
 
 def show_result(console: Console, result: dict[str, Any]) -> None:

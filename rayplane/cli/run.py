@@ -18,7 +18,7 @@ from rayplane.cli.fleet import Fleet, Runtime, open_fleet
 from rayplane.cli.folder import finished_result, keep_result, numbers, refuse_other_model, set_aside
 from rayplane.cli.metrics import Metrics, Targets
 from rayplane.cli.progress import progress
-from rayplane.cli.report import result_object, show_result
+from rayplane.cli.report import nothing_done, result_object, show_result
 from rayplane.cli.screen import say, screen, stdout_to_stderr, warnings_on
 from rayplane.cli.signals import stop_on_signals
 from rayplane.cli.words import as_json, count
@@ -30,12 +30,15 @@ from rayplane.control.stop import Stop
 from rayplane.plan.explain import report
 from rayplane.plan.search import plan
 from rayplane.runtime.group import Launch
+from rayplane.runtime.patience import GaveUp
 from rayplane.spec.job import JobSpec
 from rayplane.spec.load import load_job, load_model
 from rayplane.spec.model import ModelSpec
 from rayplane.spec.plan import Plan, Workload
 
 ENTRY = "rayplane.train.worker"
+UNPACKED = "working_dir_files"
+"""The folder in which Ray unpacks what was submitted with --working-dir."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,11 @@ def _run(order: Order, fresh: bool, console: Console) -> tuple[dict[str, Any], i
         if known := finished_result(order.directory, steps):
             say(console, f"{name} is finished: all of its {steps} steps are done; --fresh starts over")
             return known, 0
-        return _train(order, console)
+        try:
+            return _train(order, console)
+        except GaveUp:
+            say(console, f"{name} stopped before it was started")
+            return nothing_done(name, newest(order.directory)), 0
 
 
 def _train(order: Order, console: Console) -> tuple[dict[str, Any], int]:
@@ -113,6 +120,8 @@ def _introduce(order: Order, chosen: Plan, console: Console) -> None:
     say(console, ", ".join(f"{name} {value}" for name, value in zip(told.headers, told.ranked[0], strict=True)))
     for text in (f"why: {told.why}", *(f"note: {note}" for note in told.notes)):
         say(console, text)
+    if UNPACKED in order.directory.parts:
+        say(console, "note: train.checkpoint.dir lies where Ray unpacked this job, and may go with it: make it an absolute path")
     checkpoint = newest(order.directory)
     if checkpoint.path:
         say(console, f"resuming from {checkpoint.path}: {checkpoint.step} of {job.train.steps} steps are done")

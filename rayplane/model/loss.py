@@ -29,7 +29,7 @@ class _HeadLoss(Function):
     def forward(ctx: Any, x: Tensor, w: Weight, targets: Tensor, scale: float, head: Head) -> Tensor:
         loss = x.new_zeros((), dtype=torch.float32)
         dx = torch.empty_like(x) if ctx.needs_input_grad[0] else None
-        rows = max(1, SLICE_ELEMENTS // max(1, w.shape[0]))
+        rows = max(1, SLICE_ELEMENTS // head.widest)
         for begin in range(0, x.shape[0], rows):
             part = slice(begin, begin + rows)
             probabilities, token_loss = head.softmax(x[part] @ w.t(), targets[part])
@@ -58,6 +58,8 @@ class Head(nn.Module):
         self.weight = shared if shared is not None else place.weight(tensor)
         self._first = self.weight.parts[0].chunk.offset[0]
         self._place = place
+        # Every tp rank must cut the tokens into the same slices, though their numbers of rows may differ by one; rank 0 has most.
+        self.widest = tensor.dims[0].span(place.tp.size, 0)[1]
         self.tp: Communicator = place.tp
         self.grads: GradWork = place.grads
 

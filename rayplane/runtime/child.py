@@ -23,9 +23,14 @@ PR_SET_PDEATHSIG = 1
 OWNER_GONE = 70
 
 
+def die_with_parent() -> None:
+    """From here on the kernel kills this process when the thread that started it ends."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
 def tie_to_owner(fd: int) -> None:
     """Die with the owner; end at once when it died before this call. The socket pair tells who made it: the owner."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    die_with_parent()
     with socket.socket(fileno=os.dup(fd)) as line:
         owner, _, _ = struct.unpack("3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
     if os.getppid() != owner:

@@ -38,6 +38,13 @@ def descendants(pid: int) -> set[int]:
     return found
 
 
+def end(pids: Iterable[int]) -> None:
+    """SIGKILL these processes."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
 def _parent(process: Path) -> int:
     with contextlib.suppress(OSError):
         return int((process / "stat").read_text().rpartition(")")[2].split()[1])

@@ -41,12 +41,13 @@ def check_sections(sections: Sections) -> list[Problem]:
     if train:
         problems += _optimizer(train)
         problems += _weights(train.data)
+        problems += _masks(train.data)
         problems += _files(train) if sections.local else []
     if train and model:
         problems += _fits(train, model)
     if layout:
         problems += [Problem(reason, f"layout.{field}") for field, reason in unsupported(layout.layout(1))]
-        problems += _batch(layout, train) if train else []
+        problems += _batch(layout, train) + _sequence(layout, train) if train else []
         problems += _cut(layout, model) if model else []
     if layout and model and train:
         problems += _window(layout, model, train)
@@ -84,6 +85,20 @@ def _weights(data: DataSection) -> list[Problem]:
     other, path = f"train.data.path[{weighted[0]}]", data.path[missing[0]].path
     message = f"has no weight, but {other} has; write {{path: {path}, weight: …}}, or take the weights from all paths to join them"
     return [Problem(message, f"train.data.path[{missing[0]}]")]
+
+
+def _masks(data: DataSection) -> list[Problem]:
+    if not data.document_mask:
+        return []
+    message = "the documents of a sample are not kept apart in attention yet; use document_mask: false"
+    return [Problem(message, "train.data.document_mask")]
+
+
+def _sequence(layout: LayoutSection, train: TrainSection) -> list[Problem]:
+    if layout.cp == 1 or train.data.seq_len >= 2 * layout.cp:
+        return []
+    message = f"{layout.cp} needs two parts of a sequence per rank; train.data.seq_len is {train.data.seq_len}"
+    return [Problem(message, "layout.cp")]
 
 
 def _files(train: TrainSection) -> list[Problem]:

@@ -4,7 +4,8 @@
     rayplane_step_seconds_total{run="quickstart", replica="0", stage="1", rank="3", phase="forward"}           one per rank and phase
 
 One run is one job file's life, restarts included. Labels are never called `job` or `instance`: Prometheus sets those itself.
-Values of the whole job come from rank 0 alone, so a sum over every scraped port counts them once.
+Values of the whole job come from rank 0 alone, or from the driver (state, restarts, checkpoints, prediction), so a sum over every
+scraped port counts them once.
 """
 
 from __future__ import annotations

@@ -9,7 +9,9 @@ smaller, sp, cp, ZeRO, recomputation, tied weights. Widths, depth, vocabulary an
 
 from __future__ import annotations
 
+import json
 import math
+import sys
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,9 +20,9 @@ import numpy as np
 import torch
 
 from rayplane.comm.mesh import Mesh
-from rayplane.spec.job import CheckpointSection, DataSection, OptimizerSection, TrainSection
+from rayplane.spec.job import TrainSection
 from rayplane.spec.layout import Layout
-from rayplane.spec.model import ModelSpec
+from rayplane.spec.model import ModelSpec, Rope
 from rayplane.train.data import open_dataset
 from rayplane.train.rank import TrainRank
 from rayplane.train.threads import run_ranks
@@ -110,12 +112,13 @@ def shrunk_model(model: ModelSpec, layout: Layout) -> ModelSpec:
 
 def _job(folder: Path, spec: ModelSpec, samples: int, seq_len: int) -> TrainSection:
     np.save(folder / "tokens.npy", np.random.default_rng(0).integers(0, spec.vocab, 4096).astype(np.uint16))
-    return TrainSection(
-        data=DataSection(path=[str(folder / "tokens.npy")], seq_len=seq_len),
-        steps=1,
-        global_batch=samples,
-        optimizer=OptimizerSection(),
-        checkpoint=CheckpointSection(dir=str(folder)),
+    return TrainSection.model_validate(
+        {
+            "data": {"path": [str(folder / "tokens.npy")], "seq_len": seq_len},
+            "steps": 1,
+            "global_batch": samples,
+            "checkpoint": {"dir": str(folder)},
+        }
     )
 
 
@@ -132,3 +135,27 @@ def _run(spec: ModelSpec, layout: Layout, job: TrainSection) -> Outcome:
         for name, slices, piece in pieces:
             gradients[name][slices] = piece
     return Outcome(results[0][0], results[0][1], gradients)
+
+
+def main() -> None:
+    """Answer {"model", "layout", "global_batch"} on stdin with the comparison as JSON."""
+    asked = json.load(sys.stdin)
+    model = ModelSpec(**{**asked["model"], "rope": Rope(**asked["model"]["rope"])})
+    layout = Layout(**{**asked["layout"], "boundaries": tuple(asked["layout"]["boundaries"])})
+    result = compare(model, layout, asked["global_batch"])
+    answer = {
+        "layout": str(result.layout),
+        "ranks": result.layout.size,
+        "layers": result.model.layers,
+        "equal": not result.parts,
+        "tolerance": TOLERANCE,
+        "loss": result.loss,
+        "norm": result.norm,
+        "gradients": result.gradients,
+        "parts": result.parts,
+    }
+    print(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main()

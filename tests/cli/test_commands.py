@@ -15,6 +15,7 @@ from rayplane.cli.words import as_json
 from rayplane.control.lock import locked
 from rayplane.errors import PlacementError, SpecError
 from rayplane.plan.catalog import device, homogeneous
+from rayplane.plan.names import KINDS, kind_of
 from rayplane.spec.load import load_job
 
 HERE = homogeneous({"here": 2}, "cpu", 2**32, {})
@@ -136,6 +137,9 @@ def test_a_described_cluster_must_be_the_one_at_hand(job, tmp_path, monkeypatch)
         ("NVIDIA H100 80GB HBM3", "h100-sxm"),
         ("NVIDIA H100 PCIe", "h100-pcie"),
         ("NVIDIA A100-SXM4-80GB", "a100-80gb"),
+        ("NVIDIA A100-PCIE-40GB", "a100-40gb"),
+        ("NVIDIA L40S", "l40s"),
+        ("NVIDIA B200", "b200"),
     ],
 )
 def test_gpus_are_found_in_the_catalog(name, kind):
@@ -176,3 +180,22 @@ def test_an_unknown_option_exits_2(cli):
 
 def test_json_has_no_nan():
     assert json.loads(as_json({"a": [float("nan"), 1.0, (float("inf"),)]})) == {"a": [None, 1.0, [None]]}
+
+
+def test_every_gpu_name_leads_to_the_device_catalog():
+    assert {device(kind).name for _, kind in KINDS} == {kind for _, kind in KINDS}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("A100", "a100-40gb"),
+        ("A100-80G", "a100-80gb"),
+        ("H100", "h100-sxm"),
+        ("H20", ""),
+        ("GH200", ""),
+        ("AMD-Instinct-MI300X-OAM", "mi300x"),
+    ],
+)
+def test_gpus_as_ray_names_them(name, kind):
+    assert kind_of(name) == kind

@@ -1,6 +1,8 @@
 """`rayplane run` against a scripted group."""
 
 import json
+import logging
+import os
 import signal
 from pathlib import Path
 
@@ -166,3 +168,46 @@ def test_metrics_targets_are_written_for_prometheus(cli, job, fleet):
     result = cli("run", job())
     assert "metrics on here:1" in result.stdout
     assert json.loads((RUN / "metrics-targets.json").read_text())[0]["targets"] == ["here:1"]
+
+
+def test_what_libraries_print_does_not_disturb_the_json(cli, job, fleet, capfd):
+    def noisy():
+        print("from Python")
+        os.write(1, b"(raylet) from C\n")
+        return []
+
+    group = whole_run()
+    group.scripts[0].insert(0, noisy)
+    fleet(group)
+    result = cli("run", job(), "--json")
+    assert len(result.stdout.splitlines()) == 1 and last_object(result)["state"] == "finished"
+    assert "from Python" in result.stderr
+    heard = capfd.readouterr()
+    assert ("(raylet) from C" in heard.out, "(raylet) from C" in heard.err) == (False, True)
+
+
+def test_a_warning_is_shown_among_the_progress(cli, job, fleet):
+    def waits():
+        logging.getLogger("rayplane.runtime.ray.cluster").warning("the job needs 4 CPU, 1 of 4 are free")
+        return []
+
+    group = whole_run()
+    group.scripts[0].insert(0, waits)
+    fleet(group)
+    assert "the job needs 4 CPU, 1 of 4 are free" in cli("run", job()).stdout
+
+
+def test_a_run_whose_last_words_are_missing_is_taken_up_again(cli, job, fleet):
+    fleet(whole_run())
+    cli("run", job())
+    Path("runs/small/result.json").unlink()
+    group = fleet(FakeGroup([started(step=4), done(4, holdout=2.25)]))
+    final = last_object(cli("run", job(), "--json"))
+    assert len(group.launches) == 1
+    assert (final["state"], final["steps"], final["holdout_before"], final["holdout_after"]) == ("finished", 4, 5.5, 2.25)
+
+
+def test_a_folder_that_goes_with_the_submitted_package_is_noted(cli, job, fleet, tmp_path):
+    fleet(whole_run())
+    unpacked = tmp_path / "working_dir_files" / "runs"
+    assert "lies where Ray unpacked this job" in cli("run", job(**{"runs/small": str(unpacked)})).stdout

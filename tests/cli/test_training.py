@@ -50,19 +50,6 @@ def test_sigterm_saves_and_another_run_goes_on_from_there(tmp_path, undisturbed)
     assert final["final_loss"] == pytest.approx(whole["final_loss"], rel=1e-5)
 
 
-def test_killed_driver_leaves_no_rank_and_another_run_goes_on(tmp_path, undisturbed):
-    with Run(tmp_path, *LOCAL) as run:
-        run.until("StepDone", 12)
-        ranks = list(run.ranks().values())
-        run.driver.kill()
-        assert ends(ranks, 1.0) and len(ranks) == 2
-    with Run(tmp_path, *LOCAL) as run:
-        assert run.end() == 0, run.said()
-    assert "steps are done" in run.said()
-    assert sorted(run.losses()) == sorted(undisturbed[0])
-    assert same(run, undisturbed[0])
-
-
 def test_loss_that_is_not_finite_ends_the_job_at_once(tmp_path):
     with Run(tmp_path, *LOCAL, lr=1e20) as run:
         assert run.end() == 1

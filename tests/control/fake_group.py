@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from rayplane.control.checkpoints import checkpoint_name
 from rayplane.runtime.group import Launch, RankMessage
+from rayplane.runtime.patience import GaveUp
 from rayplane.spec.layout import Layout
 from rayplane.spec.plan import Placement
 
@@ -15,9 +16,11 @@ PHASES = {"forward": 0.2, "backward": 0.4, "recv_wait": 0.1, "dp": 0.1, "optimiz
 class FakeGroup:
     """Plays `scripts`, one per start. A callable in a script is called when its turn comes; a drain continues with `drained`."""
 
-    def __init__(self, *scripts, drained=(), late_words=(), refuse=None):
+    def __init__(self, *scripts, drained=(), late_words=(), refuse=None, busy=None):
         self.scripts = list(scripts)
         self.drained, self.late_words, self.refuse = list(drained), list(late_words), refuse
+        self.busy = busy
+        """Called once while the group waits for places."""
         self.launches: list[Launch] = []
         self.calls: list[str] = []
         self.script: list = []
@@ -28,6 +31,10 @@ class FakeGroup:
         self.launches.append(launch)
         if self.refuse:
             raise self.refuse
+        if self.busy:
+            self.busy()
+            assert give_up(), "a group that waits is told of a stop"
+            raise GaveUp
         self.script, self.killed = list(self.scripts.pop(0)), False
 
     def poll(self, timeout_s):

@@ -3,7 +3,7 @@
 import pytest
 
 from rayplane.control.failure import explain, failure_of
-from rayplane.control.state import RankExited, RankFailed, TimedOut
+from rayplane.control.state import RankExited, RankFailed, RankLost, TimedOut
 
 
 def said(*events):
@@ -20,6 +20,7 @@ def said(*events):
         ([RankExited(2, 0, 99)], "rank 2 was killed by signal 99"),
         ([RankFailed(0, "rank", "no"), RankFailed(3, "rank", "no")], "ranks 0, 3: no"),
         ([RankExited(1, 0, 9), RankExited(0, 0, 9)], "ranks 0, 1 were killed by SIGKILL"),
+        ([RankLost(r, "its stage actor on gpu-4 is lost") for r in (2, 3)], "ranks 2, 3: its stage actor on gpu-4 is lost"),
         ([TimedOut("step", (1, 2), 600.0, 7)], "ranks 1, 2: no step after step 7 within 600 s"),
     ],
 )

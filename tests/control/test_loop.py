@@ -5,6 +5,7 @@ import json
 import pytest
 from fake_group import FakeGroup, done, exited, failed, launch, save, saved, started, step
 
+from rayplane.control import journal as journal_module
 from rayplane.control import loop as loop_module
 from rayplane.control.loop import Controller, Task
 from rayplane.control.status import read_status
@@ -85,7 +86,7 @@ def test_state_and_events_are_left_in_the_folder(tmp_path):
     assert (status.state, status.step, status.steps, status.model) == ("finished", 1, 4, {"layers": 2})
     events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
     assert [e["event"] for e in events] == ["Submitted", "Placed", "Started", "StepDone", "Saved", "GangDone"]
-    assert events[3] == {"unix_s": events[3]["unix_s"], "event": "StepDone", "step": 1, "state": "running"}
+    assert events[3] == {"unix_s": events[3]["unix_s"], "event": "StepDone", "step": 1, "loss": 1.0, "state": "running"}
 
 
 def test_a_dead_rank_kills_its_gang_and_the_next_starts_from_the_newest_checkpoint(tmp_path):
@@ -265,3 +266,41 @@ def test_many_steps_leave_the_first_out_as_warm_up(tmp_path):
         message["wall_s"] = 100.0
     group = FakeGroup([started(), slow_first, step(2), step(3), step(4), done(4)])
     assert run(tmp_path, group).tokens_per_s == 64.0
+
+
+def test_a_stop_ends_a_wait_for_places(tmp_path):
+    stop = Stop()
+    group = FakeGroup(busy=stop.request)
+    result = run(tmp_path, group, stop=stop)
+    assert (result.state, result.exit_code) == ("drained", 0)
+    assert group.calls == ["start", "kill", "close", "close"]
+
+
+def test_a_lost_actor_is_named_as_the_cause(tmp_path):
+    lost = [(rank, {"type": "lost", "reason": "its stage actor on gpu-4 is lost"}) for rank in (0, 1)]
+    group = FakeGroup([started(), step(1), lost])
+    result = run(tmp_path, group, restarts=0)
+    assert result.message == "ranks 0, 1: its stage actor on gpu-4 is lost; limits.restarts is 0"
+
+
+def test_holdout_loss_before_training_is_known_to_a_resumed_run(tmp_path):
+    run(tmp_path, FakeGroup([started(holdout=5.5), step(1), saved(tmp_path, 1), done(1, drained=True)]))
+    result = run(tmp_path, FakeGroup([started(step=1), step(2), done(2, holdout=2.5)]))
+    assert (result.holdout_before, result.holdout_after) == (5.5, 2.5)
+
+
+def test_every_start_has_its_own_lease(tmp_path):
+    group = FakeGroup([started(), step(1), [(1, exited(-9, 9))]], [started(), step(1), done(1)])
+    run(tmp_path, group)
+    leases = [launch.lease for launch in group.launches]
+    assert leases[0].path == leases[1].path == str(tmp_path.with_name(f".{tmp_path.name}.ranks"))
+    assert leases[0].attempt != leases[1].attempt
+
+
+def test_a_full_disk_costs_the_journal_not_the_job(tmp_path, monkeypatch, caplog):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(journal_module, "write_status", full)
+    assert run(tmp_path, FakeGroup([started(), step(1), done(1)])).state == "finished"
+    assert caplog.text.count("No space left on device; the job goes on") == 1

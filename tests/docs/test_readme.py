@@ -10,7 +10,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from rayplane.cli.app import app
-from rayplane.spec import schedule
+from rayplane.spec import builders, passes
 from rayplane.spec.job import JobSpec
 from rayplane.spec.load import load_job, load_model
 from rayplane.spec.source import preset_names
@@ -75,18 +75,18 @@ def test_make_targets_exist():
 
 
 def test_schedule_pictures_are_what_the_code_prints():
-    built = schedule.add_step(schedule.add_communication(schedule.one_f_one_b(2, 3)))
-    assert str(schedule.one_f_one_b(2, 3)) in README
+    built = passes.add_step(passes.add_communication(builders.one_f_one_b(2, 3)))
+    assert str(builders.one_f_one_b(2, 3)) in README
     assert str(built) in README
 
 
 def test_the_example_of_a_new_schedule_passes_the_check():
     (source,) = blocks("python")
-    names = {**vars(schedule)}
+    names = {**vars(builders)}
     exec(source, names)
-    (new,) = [value for name, value in names.items() if name not in vars(schedule) and callable(value)]
+    (new,) = [value for name, value in names.items() if name not in vars(builders) and callable(value)]
     for stages, microbatches in ((1, 1), (2, 3), (4, 8)):
-        schedule.check(schedule.add_step(schedule.add_communication(new(stages, microbatches))))
+        passes.check(passes.add_step(passes.add_communication(new(stages, microbatches))))
 
 
 def test_the_shown_mistakes_are_what_the_loader_says(job_file, tmp_path, monkeypatch):

@@ -45,10 +45,17 @@ def test_what_makes_layouts_go_wrong_is_kept():
     assert shrunk_layout(Layout(pp=2, boundaries=(0, 9))).boundaries == (0, 2)
 
 
-@pytest.mark.parametrize("broken", [False, True])
-def test_the_command_says_so_and_exits_with_it(broken, monkeypatch):
-    if broken:
-        monkeypatch.setattr("rayplane.train.check.TOLERANCE", 0.0)
+def test_the_command_compares_the_jobs_own_layout():
     done = CliRunner().invoke(app, ["check", "jobs/reference.yaml", "--json"])
     answer = json.loads(done.stdout.splitlines()[-1])
-    assert (done.exit_code, answer["equal"]) == ((1, False) if broken else (0, True))
+    assert (done.exit_code, answer["equal"], answer["ranks"]) == (0, True, 2)
+
+
+def test_the_command_names_what_differs_and_exits_with_1(monkeypatch):
+    answer = {"layout": "tp2", "ranks": 2, "layers": 1, "equal": False, "tolerance": 1e-4, "loss": 0.0, "norm": 0.5}
+    answer |= {"gradients": {"embed": 0.5, "head": 0.0}, "parts": [["norm", 0.5], ["embed", 0.5]]}
+    monkeypatch.setattr("rayplane.cli.check._ask", lambda question: answer)
+    done = CliRunner().invoke(app, ["check", "jobs/reference.yaml"])
+    assert done.exit_code == 1
+    assert "they part in 2 places" in done.stdout
+    assert "embed: 5.0e-01, allowed 0.0001" in done.stdout

@@ -6,6 +6,8 @@ The ledger counts on gloo what is handed to the transport, so these are measurem
 import pytest
 import torch
 
+from rayplane.comm.functions import enter
+from rayplane.comm.transport import GlooTransport
 from rayplane.model.layers import Linear, Place
 from rayplane.model.parameter import GradWork
 from rayplane.spec.layout import Layout, split
@@ -63,6 +65,42 @@ def test_all_reduce_is_reduce_scatter_then_all_gather(size):
         assert rows == sizes[rank]
     halves = sum(ledger.bytes("tp", "reduce_scatter") + ledger.bytes("tp", "all_gather") for *_, ledger in results)
     assert halves == sum(ledger.bytes("tp", "all_reduce") for *_, ledger in results) == 2 * 7 * 3 * FP32 * (size - 1)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_the_ledger_has_what_each_rank_hands_to_gloo(size, monkeypatch):
+    """With parts of unequal sizes no two ranks send the same, and some parts are empty."""
+    sizes = [split(size + 1, size, i)[1] for i in range(size - 1)] + [0]
+    handed = [0] * size
+    send = GlooTransport.send
+
+    def counted(transport, x, peer, tag):
+        handed[transport.rank] += x.nbytes
+        return send(transport, x, peer, tag)
+
+    monkeypatch.setattr(GlooTransport, "send", counted)
+
+    def body(mesh):
+        mesh.tp.all_reduce(torch.ones(size + 1))
+        mesh.tp.reduce_scatter(torch.ones(sum(sizes), 3), sizes)
+        mesh.tp.all_gather(torch.ones(sizes[mesh.rank], 5), sizes)
+        return mesh.ledger.bytes_by_axis()["tp"]
+
+    assert run_ranks(Layout(tp=size), body) == handed
+
+
+def test_weight_gradients_run_while_the_all_reduce_is_under_way():
+    log = []
+
+    class Axis:
+        size = 2
+
+        def start_all_reduce(self, x):
+            log.append("start")
+            return lambda: log.append("finish")
+
+    enter(torch.ones(3, requires_grad=True), Axis(), None, lambda: log.append("weights")).sum().backward()
+    assert log == ["start", "weights", "finish"]
 
 
 @pytest.mark.parametrize("sp", [False, True])
@@ -124,6 +162,17 @@ def test_pipeline_sends_one_activation_and_one_gradient_per_microbatch(tmp_path)
     activations = 8 * SEQ_LEN * spec.hidden * FP32  # 8 samples in 3 microbatches: 3 + 3 + 2
     assert first["pp"] == activations
     assert last["pp_back"] == activations
+
+
+def test_a_step_reports_its_own_bytes_only(tmp_path):
+    spec, job = tiny(tied=False), section(tmp_path)
+
+    def body(mesh):
+        rank = make_rank(spec, job, mesh)
+        return [rank.step(drain=False)[0].comm_bytes for _ in range(2)]
+
+    for first, second in run_ranks(cut(spec, Layout(pp=2, micro_batch=4)), body):
+        assert first == second
 
 
 def test_replicas_all_reduce_their_gradients_once_per_step(tmp_path):

@@ -94,6 +94,15 @@ def test_biases_and_qk_norm_equal_serial(layout, model, serial, tmp_path):
     assert_equal(train(MODELS[model], LAYOUTS[layout], section(tmp_path)), serial(model))
 
 
+@pytest.mark.parametrize("layout", ["dp2", "dp2-tp2", "dp2-pp2"])
+def test_many_buckets_and_slices_equal_serial(layout, serial, tmp_path, monkeypatch):
+    """These models fit into one bucket of gradients and one slice of logits; here those hold a few weights, and a few tokens."""
+    whole = serial("tied")
+    monkeypatch.setattr("rayplane.train.flat.BUCKET_BYTES", 6000)
+    monkeypatch.setattr("rayplane.model.loss.SLICE_ELEMENTS", 305)
+    assert_equal(train(MODELS["tied"], LAYOUTS[layout], section(tmp_path)), whole)
+
+
 def test_clipping_bites_in_these_runs(serial):
     """Else the layouts above would agree on a clip that never happens."""
     assert min(serial("tied").norms + serial("untied").norms) > 0.5

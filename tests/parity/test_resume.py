@@ -178,3 +178,49 @@ def test_training_goes_on_while_a_save_is_written(tmp_path, monkeypatch):
 
     assert run_ranks(cut(SPEC, Layout(dp=2, micro_batch=2)), body) == [(True, True)] * 2
     assert order == [".step-00000001.tmp"] * 2 + [".step-00000002.tmp"] * 2
+
+
+def test_a_manifest_that_cannot_be_written_leaves_no_folder_of_that_step(tmp_path, monkeypatch):
+    """The name comes last: a folder called step-N is complete."""
+    job = section(tmp_path)
+    run_part(Layout(), job, None, 1)
+    good = complete(tmp_path / "run")
+
+    def full(manifest):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Manifest, "dump", full)
+    with pytest.raises(CheckpointError, match=r"rank 0: .*No space left on device.*step-00000001 is still good"):
+        run_part(Layout(dp=2, micro_batch=2), job, good[-1], 2)
+    assert [p for p in (tmp_path / "run").iterdir() if "step-" in p.name] == good
+
+
+def test_leftovers_of_an_interrupted_save_are_removed_and_checkpoints_are_not(tmp_path):
+    job = section(tmp_path)
+    run_part(Layout(), job, None, 1)
+    leftover = tmp_path / "run" / ".step-00000002.tmp"
+    leftover.mkdir()
+    (leftover / "rank-00000.safetensors").touch()
+    run_ranks(cut(SPEC, Layout()), lambda mesh: store(mesh, SPEC, job).clean())
+    assert [p.name for p in (tmp_path / "run").iterdir() if "step-" in p.name] == ["step-00000001"]
+
+
+def test_bf16_weights_are_their_masters_rounded_after_a_step_and_after_a_resume(tmp_path):
+    job = section(tmp_path, precision="bf16")
+
+    def follow(rank):
+        masters = {p.part.tensor.name: p.data for p in rank.optimizer.tensors() if p.name.startswith("model/")}
+        views = {part.tensor.name: view for weight in rank.weights for part, view in weight.views(weight.data)}
+        assert masters.keys() == views.keys()
+        assert all(torch.equal(v, masters[n].bfloat16()) and v.dtype == torch.bfloat16 for n, v in views.items())
+        return rank.evaluate()
+
+    def body(mesh):
+        rank, again = make_rank(SPEC, job, mesh), make_rank(SPEC, job, mesh)
+        fresh = rank.evaluate()
+        rank.step(drain=False)
+        again.resume(store(mesh, SPEC, job), rank.start_save(store(mesh, SPEC, job)).result())
+        return fresh, follow(rank), follow(again)
+
+    for fresh, trained, resumed in run_ranks(cut(SPEC, Layout(tp=2, micro_batch=4)), body):
+        assert fresh != trained == resumed

@@ -73,7 +73,7 @@ def test_uneven_cuts_are_never_underestimated_and_by_less_than_a_unit_overestima
 
 def test_weights_over_all_ranks_are_the_model_once_per_replica() -> None:
     spec, cut = model(), layout(5, 1)
-    assert 3 * sum(m.weights for m in memory(spec, cut)) == 3 * 4 * spec.num_params
+    assert sum(m.weights for m in memory(spec, cut)) == 4 * spec.num_params
     norms = sum(t.numel for t in spec.tensors() if not any(d.cut for d in t.dims))
     split = sum(2 * m.weights for m in memory(spec, layout(5, 2)))
     assert split == 4 * (spec.num_params + norms)
@@ -82,6 +82,23 @@ def test_weights_over_all_ranks_are_the_model_once_per_replica() -> None:
 @pytest.mark.parametrize(("precision", "total"), [("fp32", 16), ("bf16", 18)])
 def test_bytes_per_parameter(precision: str, total: int) -> None:
     assert WEIGHT_BYTES[precision] + GRADIENT_BYTES + OPTIMIZER_BYTES[precision] == total
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_gradients_and_optimizer_state_follow_the_weights_and_fragmentation_all_of_them(precision: str) -> None:
+    gpu = device("h100-sxm")
+    for stage in memory(model(), layout(2, 2), precision=precision):
+        params = stage.weights // WEIGHT_BYTES[precision]
+        assert (stage.gradients, stage.optimizer) == (4 * params, (8 if precision == "fp32" else 12) * params)
+        assert stage.fixed == gpu.fixed_bytes + round(gpu.fragmentation * (stage.total - stage.fixed))
+
+
+def test_activations_are_those_of_the_layers_and_of_the_embedding_and_the_head_times_what_is_in_flight() -> None:
+    """A layer keeps 4 hidden, 3 q, 3 kv and 3 mlp widths of a token; a stage its input, the last one also the normed output."""
+    first, last = memory(model(), layout(2, 2))
+    of_layer = 4 * 64 + 3 * 4 * 8 + 3 * 2 * 8 + 3 * 24
+    assert first.activations == 2 * 32 * 4 * (3 * of_layer + 64)
+    assert last.activations == 1 * 32 * 4 * (2 * of_layer + 2 * 64)
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])

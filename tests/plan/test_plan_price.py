@@ -1,6 +1,7 @@
 """The price of a layout: terms that sum, FLOPs by the book, and what must hold of any cost model."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from rayplane.plan.catalog import device, homogeneous
 from rayplane.plan.compute import Microbatch, head, layer
 from rayplane.plan.draft import timeline
+from rayplane.plan.network import Group, Network
 from rayplane.plan.share import parts, share
 from rayplane.plan.train import Pricer, price
 from rayplane.spec.cluster import ClusterSpec, Link
@@ -74,6 +76,17 @@ def test_step_is_the_played_timeline() -> None:
         pricer = Pricer(MODEL, WORK, H100S)
         draft = pricer.draft(pricer.outline(replace(cut(of, micro_batch=4), zero=int(of[0] > 1))))
         assert pricer.price(draft).step_s == pytest.approx(timeline(draft).end_s, rel=1e-9)
+        assert pricer.price(draft).bubble == pytest.approx(timeline(draft).bubble, abs=1e-9)
+
+
+def test_tp_has_four_all_reduces_a_layer_two_at_the_ends_and_three_numbers_a_token_for_the_loss() -> None:
+    """The very bytes that the runtime's ledger counts; H100s have no jitter, and a microbatch of 2 comes 32 times."""
+    assert device("h100-sxm").jitter == 0.0
+    tokens = 2 * WORK.seq_len
+    reduce_s = partial(Network(H100S.links, device("h100-sxm")).all_reduce_s, Group(2, 2))
+    whole_s, numbers_s = reduce_s(tokens * MODEL.hidden * 2), reduce_s(tokens * 4)
+    expected_s = 32 * ((4 * MODEL.layers + 2) * whole_s + 3 * numbers_s)
+    assert price(MODEL, WORK, H100S, cut((1, 1, 2, ("1f1b", 1)))).time_s["tp"] == pytest.approx(expected_s)
 
 
 def test_gemm_flops_of_all_layers_and_head_are_those_of_the_model() -> None:

@@ -14,23 +14,10 @@ from ray.util.placement_group import placement_group, placement_group_table, rem
 
 from rayplane.errors import PlacementError
 from rayplane.runtime.group import Launch
-from rayplane.runtime.guardian import descendants
 from rayplane.runtime.patience import GaveUp
 from rayplane.runtime.ray import Exporters, RayGroup, discover
 from rayplane.spec.layout import Layout
 from rayplane.spec.plan import Placement, Slot
-
-DRIVER = """
-import sys, time
-from dummies import all_started
-from rayplane.runtime.ray import RayGroup, connect
-from test_ray_group import two_stages
-connect("local", num_cpus=4)
-group = RayGroup()
-group.start(two_stages())
-print(*all_started(group).values(), flush=True)
-time.sleep(600)
-"""
 
 TWO_NODES = """
 import ray
@@ -196,14 +183,3 @@ def test_stages_are_pinned_to_nodes_ranks_to_gpus_and_a_lost_node_ends_its_ranks
         "lost node ends ranks [2, 3]",
     ]
     assert [line for line in result.stdout.splitlines() if line in said] == said, result.stdout + result.stderr
-
-
-def test_killed_driver_leaves_no_process() -> None:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([PYTHONPATH, str(Path(__file__).parent)])}
-    with subprocess.Popen([sys.executable, "-c", DRIVER], stdout=subprocess.PIPE, text=True, env=environment) as driver:
-        assert driver.stdout
-        ranks = {int(pid) for pid in driver.stdout.readline().split()}
-        family = descendants(driver.pid)
-        assert len(ranks) == 4 and ranks <= family
-        driver.kill()
-    assert eventually(lambda: not any(map(runs, family)), 2.0)

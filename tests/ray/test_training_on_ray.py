@@ -5,7 +5,7 @@ import signal
 
 import pytest
 import ray
-from dummies import runs
+from dummies import eventually, runs
 from training_job import Run, ends, parent
 
 from rayplane.runtime.guardian import descendants
@@ -38,8 +38,8 @@ def test_losses_equal_those_of_one_process(tmp_path, on_cluster, undisturbed, la
         assert run.end() == 0, run.said()
     final = run.result()
     assert same(run, undisturbed)
-    assert (final["state"], final["steps"], final["restarts"]) == ("finished", 60, 0)
-    assert final["final_loss"] == pytest.approx(undisturbed[60], rel=1e-5)
+    assert (final["state"], final["steps"], final["restarts"]) == ("finished", 40, 0)
+    assert final["final_loss"] == pytest.approx(undisturbed[40], rel=1e-5)
 
 
 def test_killed_rank_and_killed_actor_cost_a_restart_each(tmp_path, on_cluster, undisturbed):
@@ -109,3 +109,13 @@ def test_killed_driver_of_an_embedded_ray_leaves_nothing_and_another_run_goes_on
         assert run.end() == 0, run.said()
     assert "steps are done" in run.said()
     assert same(run, undisturbed)
+
+
+def test_sigterm_while_ray_starts_ends_all_of_it(tmp_path):
+    with Run(tmp_path) as run:
+        assert eventually(lambda: len(descendants(run.driver.pid)) >= 2, 30.0)
+        family = list(descendants(run.driver.pid))
+        run.driver.send_signal(signal.SIGTERM)
+        assert run.end(30) == 0, run.said()
+    assert ends(family, 2.0)
+    assert (run.result()["state"], run.result()["steps"]) == ("drained", 0)

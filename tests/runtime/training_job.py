@@ -23,49 +23,42 @@ train:
   steps: {steps}
   global_batch: 8
   optimizer: {{lr: {lr}, warmup_steps: 5, clip: 1.0, eps: 1.0e-5}}
-  checkpoint: {{dir: runs/job, every: {every}, keep: 2}}
+  checkpoint: {{dir: {directory}, every: {every}, keep: 2}}
 layout: {layout}
 limits: {{restarts: 2, step_timeout_s: 60}}
 """
-DEFAULTS = {"steps": 60, "every": 5, "lr": 3e-3, "layout": "{pp: 2, micro_batch: 2}"}
+DEFAULTS = {"steps": 40, "every": 5, "lr": 3e-3, "layout": "{pp: 2, micro_batch: 2}"}
 START_TIMEOUT_S = 90.0
 
 
-class Run:
-    """One `rayplane run` of the job in a folder. Ends with the `with` block."""
+class Folder:
+    """A folder with a job file, its data and, below `runs`, what runs of it leave."""
 
-    def __init__(self, folder: Path, *options: str, environment: dict[str, str] | None = None, **values: object):
-        self.folder = folder
-        self.name = f"job-{folder.name}"
-        (folder / "job.yaml").write_text(JOB.format(name=self.name, **{**DEFAULTS, **values}))
-        if not (folder / "tokens.npy").exists():
-            np.save(folder / "tokens.npy", np.random.default_rng(0).integers(0, 61, 4000).astype(np.uint16))
-        self._known = len(self.events())
-        command = [sys.executable, "-m", "rayplane", "run", "job.yaml", "--json", *options]
-        with (folder / "out").open("w") as out, (folder / "err").open("w") as err:
-            self.driver = subprocess.Popen(command, cwd=folder, stdout=out, stderr=err, env={**os.environ, **(environment or {})})
+    def __init__(self, path: Path, runs: Path | None = None):
+        self.path, self.runs = path, runs or path / "runs"
+        self.name = f"job-{path.parent.name}-{path.name}"[:60]
 
-    def __enter__(self) -> Run:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.driver.kill()
-        self.driver.wait(30)
+    def write(self, **values: object) -> None:
+        """Write the job file, with other values than usual, and random tokens."""
+        directory = self.runs if self.runs != self.path / "runs" else Path("runs")
+        text = JOB.format(name=self.name, directory=directory / "job", **{**DEFAULTS, **values})
+        (self.path / "job.yaml").write_text(text)
+        if not (self.path / "tokens.npy").exists():
+            np.save(self.path / "tokens.npy", np.random.default_rng(0).integers(0, 61, 4000).astype(np.uint16))
 
     def events(self) -> list[dict[str, Any]]:
         """Whole lines of the job's event log."""
-        path = self.folder / "runs/job/events.jsonl"
+        path = self.runs / "job/events.jsonl"
         text = path.read_text() if path.exists() else ""
         return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
-    def until(self, event: str, number: int = 1) -> None:
-        """Wait until this run has had so many events of a kind."""
-
-        def had() -> bool:
-            assert self.driver.poll() is None, f"ended too early: {self.said()}"
-            return sum(e["event"] == event for e in self.events()[self._known :]) >= number
-
-        assert eventually(had, START_TIMEOUT_S), f"no {event}: {self.said()}"
+    def losses(self) -> dict[int, set[float]]:
+        """Every loss that each step ever had in this folder."""
+        out = defaultdict(set)
+        for event in self.events():
+            if event["event"] == "StepDone":
+                out[event["step"]].add(event["loss"])
+        return dict(out)
 
     def ranks(self) -> dict[int, int]:
         """Process id of each rank that lives."""
@@ -80,31 +73,51 @@ class Run:
                     found[int(words[3].rpartition("/")[2])] = int(process.name)
         return found
 
+
+class Run(Folder):
+    """One `rayplane run` of the job in a folder. Ends with the `with` block."""
+
+    def __init__(self, path: Path, *options: str, environment: dict[str, str] | None = None, **values: object):
+        super().__init__(path)
+        self.write(**values)
+        self._known = len(self.events())
+        command = [sys.executable, "-m", "rayplane", "run", "job.yaml", "--json", *options]
+        with (path / "out").open("w") as out, (path / "err").open("w") as err:
+            self.driver = subprocess.Popen(command, cwd=path, stdout=out, stderr=err, env={**os.environ, **(environment or {})})
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.driver.kill()
+        self.driver.wait(30)
+
+    def until(self, event: str, number: int = 1) -> None:
+        """Wait until this run has had so many events of a kind."""
+
+        def had() -> bool:
+            assert self.driver.poll() is None, f"ended too early: {self.said()}"
+            return sum(e["event"] == event for e in self.events()[self._known :]) >= number
+
+        assert eventually(had, START_TIMEOUT_S), f"no {event}: {self.said()}"
+
     def end(self, timeout_s: float = 90.0) -> int:
         """Wait for the command; its exit code."""
         return self.driver.wait(timeout_s)
 
     def result(self) -> dict[str, Any]:
         """The last line of standard output, which has no other."""
-        (line,) = (self.folder / "out").read_text().splitlines()
+        (line,) = (self.path / "out").read_text().splitlines()
         final: dict[str, Any] = json.loads(line)
         return final
 
     def said(self) -> str:
         """What the command said to people."""
-        return (self.folder / "err").read_text()
-
-    def losses(self) -> dict[int, set[float]]:
-        """Every loss that each step ever had in this folder."""
-        out = defaultdict(set)
-        for event in self.events():
-            if event["event"] == "StepDone":
-                out[event["step"]].add(event["loss"])
-        return dict(out)
+        return (self.path / "err").read_text()
 
     def metrics(self) -> dict[str, list[float]]:
         """What Prometheus gets from all exporters of the run: values by `name label=value …`, without the run's name."""
-        [entry] = json.loads((self.folder / "runs/job/metrics-targets.json").read_text())
+        [entry] = json.loads((self.runs / "job/metrics-targets.json").read_text())
         found = defaultdict(list)
         for target in entry["targets"]:
             with urllib.request.urlopen(f"http://{target}/metrics", timeout=5) as page:

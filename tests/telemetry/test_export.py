@@ -102,6 +102,8 @@ def test_a_restart_is_counted_and_forgets_the_gauges_of_ranks_that_may_be_gone(e
     exporter.observe(REPORT)
     exporter.observe(OTHER)
     exporter.restarted()
+    gone = {"step", "loss", "grad_norm", "learning_rate", "memory_peak_bytes", "step_measured_seconds"}
+    assert not {f"rayplane_{name}" for name in gone} & {name for name, _ in scrape(exporter)}
     exporter.observe(replace(REPORT, stage=3))
     values = scrape(exporter)
     assert values["rayplane_restarts_total", labels()] == 1
@@ -164,6 +166,9 @@ def test_a_closed_exporter_gives_its_port_back_and_may_be_closed_again() -> None
 def test_targets_are_written_for_file_sd_and_replaced_whole(tmp_path: Path) -> None:
     path = tmp_path / "sd" / "rayplane.json"
     write_targets(path, ["10.0.0.4:39211", "10.0.0.5:40112"])
-    write_targets(path, ["10.0.0.4:39211"])
+    before = path.read_text()
+    with path.open() as reader:
+        write_targets(path, ["10.0.0.4:39211"])
+        assert reader.read() == before, "who has it open reads the old list to its end"
     assert json.loads(path.read_text()) == [{"targets": ["10.0.0.4:39211"], "labels": {}}]
     assert [p.name for p in path.parent.iterdir()] == ["rayplane.json"]

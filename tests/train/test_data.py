@@ -217,6 +217,30 @@ def test_the_seed_changes_what_is_held_out(counted):
     assert first.fingerprint != second.fingerprint
 
 
+@pytest.mark.parametrize("change", [{"seed": 1}, {"seq_len": 5}, {"holdout": 0.3}], ids=str)
+@pytest.mark.parametrize("file", ["data.jsonl", "tokens.npy"])
+def test_the_fingerprint_tells_of_all_that_changes_the_samples(tmp_path, file, change):
+    (tmp_path / "data.jsonl").write_text('{"text": "abcdefghi"}\n' * 100)
+    np.save(tmp_path / "tokens.npy", np.arange(200, dtype=np.uint8))
+    first = opened(tmp_path, file, holdout=0.1)
+    assert opened(tmp_path, file, **{"holdout": 0.1} | change).fingerprint != first.fingerprint
+    assert opened(tmp_path, file, holdout=0.1, holdout_samples=1).fingerprint == first.fingerprint
+
+
+def test_another_array_of_the_same_size_has_another_fingerprint(tmp_path):
+    fingerprints = set()
+    for last in (1, 2):
+        np.save(tmp_path / "tokens.npy", np.array([0] * 99 + [last], dtype=np.uint8))
+        fingerprints.add(opened(tmp_path, "tokens.npy").fingerprint)
+    assert len(fingerprints) == 2
+
+
+def test_another_holdout_is_not_taken_from_the_cache(text):
+    (text / "data" / "more.jsonl").write_text('{"text": "abcdefghi"}\n' * 100)
+    sizes = [len(opened(text, holdout=share).kept_aside) for share in (0.0, 0.1, 0.3)]
+    assert 0 == sizes[0] < sizes[1] < sizes[2]
+
+
 def test_tokenising_a_big_file_takes_little_memory(tmp_path):
     (tmp_path / "big.txt").write_bytes(b"some text\n" * 3_000_000)
     tracemalloc.start()

@@ -18,6 +18,7 @@ import ray
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
+from rayplane.runtime.child import die_with_parent
 from rayplane.runtime.gang import Gang
 from rayplane.runtime.group import Launch, Message, RankMessage, step_report
 from rayplane.runtime.process import rank_spec
@@ -43,6 +44,8 @@ class StageActor:
     """Owns the ranks of one Slot."""
 
     def __init__(self, slot: Slot):
+        # Ray takes two seconds to end an actor whose node's server is gone; its ranks would live on.
+        die_with_parent()
         self._slot = slot
         self._gang = Gang(self._deliver)
         self._exporter: Any = None

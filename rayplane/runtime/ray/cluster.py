@@ -20,7 +20,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, placement_
 from rayplane.errors import PlacementError
 from rayplane.plan.catalog import device, homogeneous
 from rayplane.plan.names import kind_of
-from rayplane.runtime.guardian import descendants, guard
+from rayplane.runtime.guardian import descendants, end, guard
 from rayplane.runtime.patience import GaveUp, Patience
 from rayplane.runtime.ray.shortage import Host, Want, shortage
 from rayplane.spec.cluster import ClusterSpec
@@ -44,17 +44,20 @@ def connect(address: str = "", num_cpus: int | None = None) -> Any:
     """Join the Ray cluster at `address` or RAY_ADDRESS, else start one on this machine that ends with this process.
 
     Returns Ray's context: leave it, or call ray.shutdown(), to disconnect. It must be called from the main thread, for an
-    embedded Ray ends with the thread that started it. The handler of SIGTERM stays as it was, though Ray installs its own.
+    embedded Ray ends with the thread that started it. Ray installs a handler of SIGTERM of its own: while it starts, that signal
+    raises GaveUp, and afterwards the handler is again the one that was there.
     """
-    handler = signal.getsignal(signal.SIGTERM)
+    handler, before = signal.getsignal(signal.SIGTERM), descendants(os.getpid())
     try:
-        return _connect(address, num_cpus)
+        return _connect(address or os.environ.get("RAY_ADDRESS", ""), num_cpus)
+    except SystemExit:
+        end(descendants(os.getpid()) - before)
+        raise GaveUp from None
     finally:
         signal.signal(signal.SIGTERM, handler)
 
 
 def _connect(address: str, num_cpus: int | None) -> Any:
-    address = address or os.environ.get("RAY_ADDRESS", "")
     namespace = f"rayplane-{uuid.uuid4().hex[:8]}"
     if address and address != "local":
         return ray.init(address=address, namespace=namespace, logging_level=logging.ERROR, log_to_driver=False)
@@ -99,7 +102,7 @@ def reserve(name: str, slots: Sequence[Slot], resource: str, patience: Patience)
 
     Raises PlacementError at once when the cluster is too small, after a while when others use what is needed; GaveUp.
     """
-    ids = {name: node["NodeID"] for node in living_nodes() for name in (node["NodeManagerHostname"], _twin_name(node))}
+    ids = {called: node["NodeID"] for node in living_nodes() for called in (node["NodeManagerHostname"], _twin_name(node))}
     wants = [Want(len(s.ranks), ids.get(s.node, s.node), s.node) for s in slots]
     _refuse_what_cannot_fit(wants, resource)
     selectors = [{NODE_LABEL: w.host_id} if w.host_id else {} for w in wants]

@@ -13,6 +13,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rayplane.errors import RayplaneError
+from rayplane.runtime.child import die_with_parent
 from rayplane.runtime.patience import never
 from rayplane.runtime.ray.calls import answers
 from rayplane.telemetry.export import Exporter
@@ -20,6 +21,10 @@ from rayplane.telemetry.export import Exporter
 
 class NodeExporter(Exporter):
     """An Exporter as an actor."""
+
+    def __init__(self, run: str, port: int):
+        die_with_parent()
+        super().__init__(run, port)
 
     def listens_on(self) -> int:
         """The port."""
