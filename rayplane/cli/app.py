@@ -2,15 +2,19 @@
 
 RayplaneError    its message, its exit code
 anything else    one line, exit code 1; the traceback goes to a file
+--json           the last line on stdout is JSON then too: {"state": "failed", "message", "exit_code"}
 """
 
 from __future__ import annotations
 
 import functools
+import io
 import os
+import sys
 import tempfile
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, ParamSpec
 
 import typer
@@ -23,11 +27,13 @@ from rayplane.cli.prepare import prepare
 from rayplane.cli.run import run
 from rayplane.cli.status import status
 from rayplane.cli.validate import validate
+from rayplane.cli.words import as_json
 from rayplane.control.machine import INTERRUPTED
 from rayplane.errors import RayplaneError
 from rayplane.runtime.patience import GaveUp
 
 P = ParamSpec("P")
+STDOUT, STDERR = 1, 2
 
 BUG = """rayplane failed in a way that it should not: {error}
 The traceback is in {path}"""
@@ -39,17 +45,22 @@ def in_words(command: Callable[P, None]) -> Callable[P, None]:
     @functools.wraps(command)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
+            _check_here()
             command(*args, **kwargs)
         except RayplaneError as error:
-            typer.echo(str(error), err=True)
-            raise typer.Exit(error.exit_code) from None
+            message, exit_code = str(error), error.exit_code
         except (KeyboardInterrupt, GaveUp):
-            raise typer.Exit(INTERRUPTED) from None
+            message, exit_code = "stopped", INTERRUPTED
         except (typer.Exit, typer.Abort, BrokenPipeError):
             raise
         except Exception as error:
-            typer.echo(BUG.format(error=f"{type(error).__name__}: {error}", path=_write_traceback()), err=True)
-            raise typer.Exit(1) from None
+            message, exit_code = BUG.format(error=f"{type(error).__name__}: {error}", path=_write_traceback()), 1
+        else:
+            return
+        typer.echo(message, err=True)
+        if kwargs.get("json"):
+            typer.echo(as_json({"state": "failed", "message": message, "exit_code": exit_code}))
+        raise typer.Exit(exit_code)
 
     return guarded
 
@@ -75,7 +86,26 @@ def options(
 
 def main() -> None:
     """Entry point of the `rayplane` script."""
+    _mend_streams()
     app()
+
+
+def _mend_streams() -> None:
+    """Open what was closed of descriptors 0 to 2, or a file of ours becomes one of them; let no character be refused."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= STDERR:
+        pass
+    os.close(descriptor)
+    sys.stdout = sys.stdout or os.fdopen(STDOUT, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(STDERR, "w", closefd=False)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _check_here() -> None:
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        raise RayplaneError("the folder in which rayplane runs is gone; change to one that is there") from None
 
 
 def _write_traceback() -> str:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from rayplane.control.checkpoints import newest
-from rayplane.control.status import read_status, write_json
-from rayplane.errors import Problem, SpecError
+from rayplane.control.status import EVENTS_FILE, STATUS_FILE, read_status, write_json
+from rayplane.errors import Problem, RayplaneError, SpecError
 from rayplane.spec.model import ModelSpec
 
 RESULT_FILE = "result.json"
@@ -27,12 +27,29 @@ def numbers(model: ModelSpec) -> dict[str, Any]:
 
 
 def set_aside(directory: Path) -> Path | None:
-    """Rename a job's folder so that the job starts anew; where it went, or None where there was none."""
+    """Rename a job's folder so that the job starts anew; where it went, or None where there was none.
+
+    RayplaneError where it is no job's, or holds the folder that rayplane runs in: neither may go.
+    """
     if not directory.exists():
         return None
+    if Path.cwd().resolve().is_relative_to(directory.resolve()):
+        raise RayplaneError(f"--fresh would rename {directory}, in which rayplane runs; run it elsewhere, or name another folder")
+    if not _is_a_jobs(directory):
+        raise RayplaneError(f"--fresh would rename {directory}, which holds no job but other things; rename it, or name another folder")
     taken = (directory.with_name(f"{directory.name}.old-{n}") for n in range(1, 1_000_000))
     aside = next(path for path in taken if not path.exists())
-    return directory.rename(aside)
+    try:
+        return directory.rename(aside)
+    except OSError as error:
+        raise RayplaneError(f"--fresh cannot rename {directory} to {aside}: {error.strerror}") from error
+
+
+def _is_a_jobs(directory: Path) -> bool:
+    """Whether a folder is empty, or a controller has worked there."""
+    known = {STATUS_FILE, EVENTS_FILE}
+    names = {path.name for path in directory.iterdir()} if directory.is_dir() else set()
+    return directory.is_dir() and (not names or bool(names & known) or bool(newest(directory).path))
 
 
 def refuse_other_model(directory: Path, model: ModelSpec) -> None:
@@ -55,8 +72,11 @@ def finished_result(directory: Path, steps: int) -> dict[str, Any] | None:
     path, checkpoint = directory / RESULT_FILE, newest(directory)
     if checkpoint.step < steps or not path.is_file():
         return None
-    known: dict[str, Any] = json.loads(path.read_text())
-    return known if known["steps"] == checkpoint.step else None
+    try:
+        known: dict[str, Any] = json.loads(path.read_text())
+        return known if known["steps"] == checkpoint.step else None
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
 
 
 def keep_result(directory: Path, result: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ ray      one per node; that of the driver's node is told of the job as a whole
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -72,7 +73,8 @@ class Targets:
         targets = self._where() if isinstance(event, Placed) else self._told
         if targets != self._told:
             self._told = targets
-            write_targets(self._path, targets)
+            with contextlib.suppress(OSError):  # a full disk costs the list, never the job; the next line says it anyway
+                write_targets(self._path, targets)
             say(self._console, f"metrics on {', '.join(targets)}")
 
     def on_step(self, reports: Sequence[StepReport]) -> None:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rayplane.cli.fleet import this_machine
-from rayplane.cli.screen import say, screen
+from rayplane.cli.screen import say, screen, show
 from rayplane.cli.words import as_json
 from rayplane.plan.catalog import described
 from rayplane.plan.explain import as_json as plan_object
@@ -51,7 +51,7 @@ def _show(console: Console, answer: Plan, every: bool) -> None:
         column.justify = "right"
     for row in told.ranked:
         ranked.add_row(*row)
-    console.print(ranked)
+    show(console, ranked)
     for name, text in (("why", told.why), *(("note", note) for note in told.notes)):
         say(console, f"{name}: {text}")
     shown = answer.rejected if every else _one_per_degrees(answer)
@@ -59,7 +59,7 @@ def _show(console: Console, answer: Plan, every: bool) -> None:
         refused = Table("refused", "reason", box=None)
         for rejected in shown:
             refused.add_row(str(rejected.layout), rejected.reason)
-        console.print(refused)
+        show(console, refused)
     if hidden := len(answer.rejected) - len(shown):
         say(console, f"{hidden} more variants of microbatch and schedule were refused; --all shows them")
 

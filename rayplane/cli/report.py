@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from rayplane.cli.screen import say
+from rayplane.cli.screen import say, show
 from rayplane.cli.words import count, duration, loss, share
 from rayplane.control.checkpoints import Checkpoint
 from rayplane.control.result import Result
@@ -47,7 +47,7 @@ def nothing_done(name: str, checkpoint: Checkpoint) -> dict[str, Any]:
 def show_result(console: Console, result: dict[str, Any]) -> None:
     """Print the table and the summary of a final object."""
     if result.get("stages"):
-        console.print(_table(result["stages"]))
+        show(console, _table(result["stages"]))
     lines = {
         "held-out loss": _held_out(result),
         "training loss": f"{loss(result.get('final_loss'))} after {result['steps']} steps",

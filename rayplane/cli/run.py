@@ -6,7 +6,7 @@ load ──▶ lock the folder ──▶ find the cluster ──▶ plan ──�
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -99,7 +99,8 @@ def _train(order: Order, console: Console) -> tuple[dict[str, Any], int]:
             result = Controller(_task(order, chosen, fleet), fleet.group, observers).run(stop)
     final = result_object(job.name, chosen.layout, result)
     if result.state == "finished":
-        keep_result(order.directory, final)
+        with suppress(OSError):  # where the disk is full, who asks again gets a run that has nothing left to do
+            keep_result(order.directory, final)
     _conclude(order, result, console)
     return final, result.exit_code
 

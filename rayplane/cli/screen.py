@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
 
 from rich.console import Console
+from rich.table import Table
 
 WIDE = 200
 """Columns of a table that goes to a file or a pipe, where nothing should be cut."""
 
 
+class Screen(Console):
+    """A console that outlives its reader: a pipe that is closed and a disk that is full stop no job."""
+
+    def on_broken_pipe(self) -> None:
+        """Say nothing more."""
+        self.quiet = True
+        with contextlib.suppress(OSError), Path(os.devnull).open("w") as nowhere:
+            os.dup2(nowhere.fileno(), self.file.fileno())  # what is still in the stream's buffer goes there at the end
+
+
 def screen(stderr: bool = False) -> Console:
     """Standard output, or standard error."""
-    console = Console(stderr=stderr)
+    console = Screen(stderr=stderr)
     if not console.is_terminal:
         console.width = WIDE
     return console
@@ -24,7 +37,18 @@ def screen(stderr: bool = False) -> Console:
 
 def say(console: Console, text: str) -> None:
     """Print text as it is, unwrapped."""
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+    try:
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+    except OSError:
+        console.on_broken_pipe()
+
+
+def show(console: Console, table: Table) -> None:
+    """Print a table."""
+    try:
+        console.print(table)
+    except OSError:
+        console.on_broken_pipe()
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from rayplane.cli.screen import screen
+from rayplane.cli.screen import screen, show
 from rayplane.cli.words import as_json, count, duration, loss
 from rayplane.control.lock import held
 from rayplane.control.status import STATUS_FILE, ended, read_status
@@ -26,13 +26,28 @@ def status(
 ) -> None:
     """Show where jobs stand: step, loss, throughput, layout, restarts, last checkpoint, and whether a driver lives."""
     folders = [_folder(job)] if job else sorted(path.parent for path in RUNS.glob(f"*/{STATUS_FILE}"))
-    found = [_look(folder) for folder in folders]
-    if json:
+    found, unreadable = _look_at(folders)
+    for error in unreadable:
+        typer.echo(str(error), err=True)
+    if json and not (job and unreadable):
         typer.echo(as_json(found[0] if job else found))
     elif found:
-        screen().print(_table(found))
-    else:
+        show(screen(), _table(found))
+    elif not folders:
         typer.echo(f"no jobs under {RUNS.absolute()}")
+    if unreadable:
+        raise typer.Exit(RayplaneError.exit_code)
+
+
+def _look_at(folders: list[Path]) -> tuple[list[dict[str, Any]], list[RayplaneError]]:
+    """What stands in the folders, and in which it could not be read: one damaged folder does not hide the others."""
+    found, unreadable = [], []
+    for folder in folders:
+        try:
+            found.append(_look(folder))
+        except RayplaneError as error:
+            unreadable.append(error)
+    return found, unreadable
 
 
 def _folder(job: Path) -> Path:

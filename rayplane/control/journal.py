@@ -16,6 +16,7 @@ from pathlib import Path
 
 from rayplane.control.state import Event, State, StepDone
 from rayplane.control.status import EVENTS_FILE, Status, state_name, write_status
+from rayplane.errors import RayplaneError
 
 STATUS_EVERY_S = 1.0
 
@@ -26,9 +27,12 @@ class Journal:
     """Writes one job's event log and state. `unix_s` is the caller's clock."""
 
     def __init__(self, directory: Path):
-        directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
-        self._events = (directory / EVENTS_FILE).open("a", buffering=1)
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._events = (directory / EVENTS_FILE).open("a", buffering=1)
+        except OSError as error:
+            raise RayplaneError(f"train.checkpoint.dir: cannot write to {error.filename}: {error.strerror}") from error
         self._written_unix_s = 0.0
         self._failed = False
 

@@ -7,6 +7,7 @@ runs/.quickstart.ranks      the lease of its ranks, which may live for a moment 
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import socket
@@ -27,16 +28,15 @@ TRY_EVERY_S = 0.05
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
     """Hold the folder's lock, once the ranks of earlier controllers are gone; raises RayplaneError naming who has it."""
-    path = lock_path(directory)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+") as file:
+    with _opened(lock_path(directory)) as file:
         if not any(_try(file, fcntl.LOCK_EX, pause_s=TRY_EVERY_S) for _ in range(TRIES)):
             file.seek(0)
             owner = file.read().strip() or "an unknown process"
             raise RayplaneError(f"{directory} is in use by {owner}; stop that run first, or set another train.checkpoint.dir")
-        file.truncate(0)
-        file.write(f"pid {os.getpid()} on {socket.gethostname()}")
-        file.flush()
+        with contextlib.suppress(OSError):  # a full disk costs the owner's name, not the lock
+            file.truncate(0)
+            file.write(f"pid {os.getpid()} on {socket.gethostname()}")
+            file.flush()
         grant(lease_path(directory))  # to nobody: what is left of an earlier run ends before anyone looks into the folder
         yield
 
@@ -51,13 +51,25 @@ def held(directory: Path) -> bool:
 
 
 def lock_path(directory: Path) -> Path:
-    """The lock lies beside the folder, so that the folder can be renamed."""
-    return directory.with_name(f".{directory.name}.lock")
+    """The lock lies beside the folder, so that the folder can be renamed; a folder with several paths has one lock."""
+    real = Path(os.path.realpath(directory))
+    return real.with_name(f".{real.name}.lock")
 
 
 def lease_path(directory: Path) -> Path:
     """The file that the job's ranks hold while they live."""
     return directory.with_name(f".{directory.name}.ranks")
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[str]]:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("a+")
+    except OSError as error:
+        raise RayplaneError(f"train.checkpoint.dir: cannot write beside it ({path}: {error.strerror}); name another folder") from error
+    with file:
+        yield file
 
 
 def _try(file: IO[str], mode: int, pause_s: float = 0.0) -> bool:

@@ -59,6 +59,8 @@ from rayplane.spec.report import StepReport
 
 POLL_S = 0.2
 """How soon a stop or a deadline is noticed when no rank speaks."""
+LOOKS = 5
+"""How often more a late rank is listened to before it counts as hung."""
 
 log = logging.getLogger(__name__)
 
@@ -124,7 +126,8 @@ class Controller:
         while not isinstance(self.state, Finished | Failed):
             stops: list[Event] = [StopRequested()] if self._stop.take() else []
             messages = self._listen(0.0 if stops else POLL_S)
-            self._handle([*stops, *messages, *self._overdue()])
+            self._handle([*stops, *messages])
+            self._handle(self._overdue())
 
     def _handle(self, events: Sequence[Event]) -> None:
         """All events at hand first, then effects, so that a batch with several failures leads to one kill."""
@@ -180,6 +183,14 @@ class Controller:
         return [event for message in messages for event in self._attempt.fold(message, now_s)]
 
     def _overdue(self) -> list[Event]:
+        """TimedOut, if some ranks are late. When this process itself stood still, what they said meanwhile is still on its way."""
+        for _ in range(LOOKS):
+            if not self._late():
+                return []
+            self._handle(self._listen(POLL_S))
+        return self._late()
+
+    def _late(self) -> list[Event]:
         match self.state:
             case Starting(progress):
                 kind, timeout_s = "start", self._task.start_timeout_s

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from rayplane.control.state import Draining, Failed, Finished, Killing, Pending, Placing, Running, Starting, State
 from rayplane.errors import RayplaneError
@@ -36,6 +38,9 @@ class Status:
     """The numbers of the model, to refuse another one in this folder."""
     holdout_before: float | None = None
     """Held-out loss before the first step, kept over restarts and resumed runs."""
+
+
+_READER = TypeAdapter(Status)
 
 
 def state_name(state: State) -> str:
@@ -81,10 +86,15 @@ def read_status(directory: Path) -> Status | None:
     if not path.is_file():
         return None
     try:
-        values = json.loads(path.read_text())
-        return Status(**{f.name: values[f.name] for f in fields(Status) if f.name in values})
-    except (ValueError, KeyError, TypeError) as error:
-        raise RayplaneError(f"{path} is not a job's state ({error!r}); remove it, or choose another folder") from error
+        return _READER.validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        reason = error.strerror if isinstance(error, OSError) else _first_fault(error)
+        raise RayplaneError(f"{path} is not a job's state ({reason}); remove it, or choose another folder") from error
+
+
+def _first_fault(error: ValidationError) -> str:
+    fault = error.errors(include_url=False)[0]
+    return ": ".join([*map(str, fault["loc"]), fault["msg"]])
 
 
 def ended(status: Status) -> bool:

@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from rayplane.comm.communicator import Communicator
 from rayplane.comm.functions import Rows, enter, leave
+from rayplane.model.matmul import linear
 from rayplane.model.parameter import GradWork, Weight, weight
 from rayplane.spec.layout import split
 from rayplane.spec.sharding import TensorSpec, tp_chunk
@@ -70,7 +71,7 @@ class _Linear(Function):
     def forward(ctx: Any, x: Tensor, w: Weight, bias: Weight | None, grads: GradWork) -> Tensor:
         ctx.save_for_backward(x)
         ctx.w, ctx.bias, ctx.grads = w, bias, grads
-        return F.linear(x, w, bias)
+        return linear(x, w, bias)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None, None]:
@@ -78,7 +79,7 @@ class _Linear(Function):
         ctx.grads.push(ctx.w, lambda buffer: add_product(buffer, dy.t(), x))
         if ctx.bias is not None:
             ctx.grads.push(ctx.bias, lambda buffer: buffer.add_(dy.sum(0)))
-        return dy @ ctx.w, None, None, None
+        return linear(dy, ctx.w.t()), None, None, None
 
 
 def add_product(buffer: Tensor, a: Tensor, b: Tensor) -> None:

@@ -17,6 +17,7 @@ from torch.autograd import Function
 
 from rayplane.comm.communicator import Communicator
 from rayplane.model.layers import Place, add_product
+from rayplane.model.matmul import linear
 from rayplane.model.parameter import GradWork, Weight
 from rayplane.spec.sharding import TensorSpec
 
@@ -32,11 +33,11 @@ class _HeadLoss(Function):
         rows = max(1, SLICE_ELEMENTS // head.widest)
         for begin in range(0, x.shape[0], rows):
             part = slice(begin, begin + rows)
-            probabilities, token_loss = head.softmax(x[part] @ w.t(), targets[part])
+            probabilities, token_loss = head.softmax(linear(x[part], w), targets[part])
             loss += token_loss.sum() * scale
             if dx is not None:
                 dlogits = head.subtract_target(probabilities, targets[part]).mul_(scale).to(x.dtype)
-                torch.mm(dlogits, w, out=dx[part])
+                dx[part] = linear(dlogits, w.t())
                 if w.requires_grad:
                     head.add_weight_grad(dlogits, x[part])
         ctx.save_for_backward(dx)

@@ -15,6 +15,7 @@ from rayplane.errors import Problem, SpecError
 from rayplane.spec.job import DataSection, LayoutSection, ModelSection, TrainSection
 from rayplane.spec.layout import unsupported
 from rayplane.spec.model import ModelSpec
+from rayplane.spec.paths import path_fault
 from rayplane.spec.source import load_model
 
 STDLIB = "python://stdlib"
@@ -42,8 +43,9 @@ def check_sections(sections: Sections) -> list[Problem]:
         problems += _optimizer(train)
         problems += _weights(train.data)
         problems += _masks(train.data)
-        problems += _files(train) if sections.local else []
-    if train and model:
+        faults = _paths(train, sections.local)
+        problems += faults or (_files(train) if sections.local else [])
+    if train and model and not faults:
         problems += _fits(train, model)
     if layout:
         problems += [Problem(reason, f"layout.{field}") for field, reason in unsupported(layout.layout(1))]
@@ -99,6 +101,16 @@ def _sequence(layout: LayoutSection, train: TrainSection) -> list[Problem]:
         return []
     message = f"{layout.cp} needs two parts of a sequence per rank; train.data.seq_len is {train.data.seq_len}"
     return [Problem(message, "layout.cp")]
+
+
+def _paths(train: TrainSection, local: bool) -> list[Problem]:
+    """Texts that are no paths: nothing can be looked up there."""
+    fields = {f"train.data.path[{i}]": source.path for i, source in enumerate(train.data.path)}
+    fields |= {"train.data.tokenizer": train.data.tokenizer, "train.checkpoint.dir": train.checkpoint.dir}
+    problems = [Problem(fault, field) for field, text in fields.items() if (fault := path_fault(text, local))]
+    if not problems and Path(train.checkpoint.dir).expanduser().absolute() == Path("/"):
+        problems.append(Problem("/ cannot be a job's folder; name one of its own", "train.checkpoint.dir"))
+    return problems
 
 
 def _files(train: TrainSection) -> list[Problem]:

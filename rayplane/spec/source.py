@@ -25,6 +25,7 @@ from rayplane.spec.hf_config import from_hf_config
 from rayplane.spec.hub import CONFIG_FILES, MODEL_FILES, fetch
 from rayplane.spec.job import ModelSection
 from rayplane.spec.model import ModelSpec, Rope, check_model
+from rayplane.spec.paths import path_fault
 from rayplane.spec.schema import did_you_mean
 
 REQUIRED = ("layers", "hidden", "heads", "mlp", "vocab")
@@ -131,6 +132,8 @@ def _resolve(path: str, base: Path, patterns: Sequence[str]) -> Path:
 
 
 def _local(path: str, base: Path) -> Path:
+    if fault := path_fault(path):
+        raise SpecError(Problem(fault, "model.path"))
     place = base / Path(path).expanduser()
     if place.is_dir() or (place.is_file() and place.suffix == ".gguf"):
         return place

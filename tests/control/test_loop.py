@@ -172,10 +172,14 @@ def test_a_hanging_gang_is_restarted(tmp_path, clock):
     assert (result.state, result.restarts, resumes(group)) == ("finished", 1, ["", "step-00000001"])
 
 
+def test_a_controller_that_stood_still_itself_blames_no_rank(tmp_path, clock):
+    group = FakeGroup([started(), step(1), lambda: clock.forward(61.0), step(2, ranks=[0]), step(2, ranks=[1]), done(2)])
+    result = run(tmp_path, group)
+    assert (result.state, result.restarts) == ("finished", 0)
+
+
 def test_a_rank_that_never_starts_is_named(tmp_path, clock):
-    group = FakeGroup([started(size=1), lambda: clock.forward(91.0), lambda: None])
-    group.scripts[0].insert(0, lambda: clock.forward(89.0))
-    group.scripts[0].insert(2, lambda: clock.forward(2.0))
+    group = FakeGroup([lambda: clock.forward(89.0), started(size=1), lambda: clock.forward(2.0)])
     result = run(tmp_path, group, restarts=0)
     assert result.message == "rank 1: not ready within 90 s; limits.restarts is 0"
 
