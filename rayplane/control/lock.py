@@ -34,9 +34,8 @@ def locked(directory: Path) -> Iterator[None]:
             owner = file.read().strip() or "an unknown process"
             raise RayplaneError(f"{directory} is in use by {owner}; stop that run first, or set another train.checkpoint.dir")
         with contextlib.suppress(OSError):  # a full disk costs the owner's name, not the lock
-            file.truncate(0)
-            file.write(f"pid {os.getpid()} on {socket.gethostname()}")
-            file.flush()
+            os.ftruncate(file.fileno(), 0)
+            os.write(file.fileno(), f"pid {os.getpid()} on {socket.gethostname()}".encode())
         grant(lease_path(directory))  # to nobody: what is left of an earlier run ends before anyone looks into the folder
         yield
 

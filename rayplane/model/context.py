@@ -75,62 +75,47 @@ class Context:
         return [(rank, slice(0, first)), (2 * self.cp.size - 1 - rank, slice(first, first + second))]
 
 
-class _RingAttention(Function):
+class _Attend(Function):
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, context: Context) -> Tensor:
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, context: Context, method: str) -> Tensor:
         out, lse = torch.zeros(q.shape, device=q.device), torch.full(q.shape[:3], -torch.inf, device=q.device)
         mine = torch.stack((k, v))
-        for source, kv in _round(mine, context):
+        for source, kv in _round(mine, context) if method == "ring" else enumerate(_gathered(mine, context)):
             for block in context.blocks(source):
                 keys, values = (context.heads(x[:, :, block.keys]) for x in kv)
                 _merge(out, lse, block.queries, *flash(q[:, :, block.queries], keys, values, block.causal))
-        ctx.context = context
+        ctx.context, ctx.grads_of_keys = context, _ring_grads if method == "ring" else _gather_grads
         ctx.save_for_backward(q, mine, out, lse)
         return out.to(q.dtype)
 
     @staticmethod
-    def backward(ctx: Any, dout: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+    def backward(ctx: Any, dout: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         q, mine, out, lse = ctx.saved_tensors
-        context: Context = ctx.context
-        dq, dkv = torch.zeros(q.shape, device=q.device), None
-        for source, kv in _round(mine, context):
-            grads = _block_grads((q, out.to(q.dtype), lse, dout.contiguous()), kv, dq, context, source)
-            # What the ranks before have added to the gradients of these keys arrives now; what is here goes on.
-            dkv = grads if dkv is None else grads.add_(_hop(dkv, context, source)())
-        assert dkv is not None
-        dk, dv = _hop(dkv, context, context.cp.rank)()
-        return dq.to(q.dtype), dk.to(q.dtype), dv.to(q.dtype), None
-
-
-class _GatherAttention(Function):
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, context: Context) -> Tensor:
-        out, lse = torch.zeros(q.shape, device=q.device), torch.full(q.shape[:3], -torch.inf, device=q.device)
-        mine = torch.stack((k, v))
-        for source, kv in enumerate(_gathered(mine, context)):
-            for block in context.blocks(source):
-                keys, values = (context.heads(x[:, :, block.keys]) for x in kv)
-                _merge(out, lse, block.queries, *flash(q[:, :, block.queries], keys, values, block.causal))
-        ctx.context = context
-        ctx.save_for_backward(q, mine, out, lse)
-        return out.to(q.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, dout: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        q, mine, out, lse = ctx.saved_tensors
-        context: Context = ctx.context
         dq = torch.zeros(q.shape, device=q.device)
-        known = (q, out.to(q.dtype), lse, dout.contiguous())
-        parts = [_block_grads(known, kv, dq, context, source) for source, kv in enumerate(_gathered(mine, context))]
-        rows = torch.cat([p.movedim(3, 0) for p in parts])
-        dk, dv = context.cp.reduce_scatter(rows, context.sizes()).movedim(0, 3)
-        return dq.to(q.dtype), dk.to(q.dtype), dv.to(q.dtype), None
+        dk, dv = ctx.grads_of_keys((q, out.to(q.dtype), lse, dout.contiguous()), mine, dq, ctx.context)
+        return dq.to(q.dtype), dk.to(q.dtype), dv.to(q.dtype), None, None
+
+
+def _ring_grads(known: Sequence[Tensor], mine: Tensor, dq: Tensor, context: Context) -> Tensor:
+    """Gradients of this rank's keys and values, which have been round the ring; what its queries get is added to dq."""
+    dkv: Tensor | None = None
+    for source, kv in _round(mine, context):
+        grads = _block_grads(known, kv, dq, context, source)
+        # What the ranks before have added to the gradients of these keys arrives now; what is here goes on.
+        dkv = grads if dkv is None else grads.add_(_hop(dkv, context, source)())
+    assert dkv is not None
+    return _hop(dkv, context, context.cp.rank)()
+
+
+def _gather_grads(known: Sequence[Tensor], mine: Tensor, dq: Tensor, context: Context) -> Tensor:
+    """The same, with each rank's part of the gradients of all keys summed at their owner."""
+    parts = [_block_grads(known, kv, dq, context, source) for source, kv in enumerate(_gathered(mine, context))]
+    return context.cp.reduce_scatter(torch.cat([p.movedim(3, 0) for p in parts]), context.sizes()).movedim(0, 3)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, context: Context, method: str) -> Tensor:
     """Causal attention of this rank's queries [B, h, S, D] over the whole sequence, given its own keys and values [B, k, S, D]."""
-    function = _RingAttention if method == "ring" else _GatherAttention
-    return function.apply(q, k, v, context)
+    return _Attend.apply(q, k, v, context, method)
 
 
 def _block_grads(known: Sequence[Tensor], kv: Tensor, dq: Tensor, context: Context, source: int) -> Tensor:

@@ -114,13 +114,23 @@ def model_numbers(spec: ModelSpec) -> dict[str, Any]:
 
 
 def folder_name(step: int) -> str:
-    """Folder of the checkpoint taken after `step` steps."""
+    """Folder of the checkpoint taken after `step` steps.
+
+    >>> folder_name(100), step_of("step-00000100"), step_of(".step-00000100.tmp")
+    ('step-00000100', 100, None)
+    """
     return f"step-{step:08d}"
+
+
+def step_of(name: str) -> int | None:
+    """The step in a checkpoint folder's name, or None where it is another name."""
+    match = _FOLDER.fullmatch(name)
+    return int(match[1]) if match else None
 
 
 def complete(directory: Path) -> list[Path]:
     """Complete checkpoints in a job's directory, oldest first."""
     if not directory.is_dir():
         return []
-    found = [(int(m[1]), p) for p in directory.iterdir() if (m := _FOLDER.fullmatch(p.name)) and (p / NAME).is_file()]
+    found = [(step, p) for p in directory.iterdir() if (step := step_of(p.name)) is not None and (p / NAME).is_file()]
     return [p for _, p in sorted(found)]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rayplane.control.checkpoints import checkpoint_name
 from rayplane.runtime.group import Launch, RankMessage
 from rayplane.runtime.patience import GaveUp
 from rayplane.spec.layout import Layout
 from rayplane.spec.plan import Placement
+from rayplane.train.manifest import folder_name
 
 PHASES = {"forward": 0.2, "backward": 0.4, "recv_wait": 0.1, "dp": 0.1, "optimizer": 0.1, "host": 0.1}
 
@@ -75,7 +75,7 @@ def step(number, ranks=(0, 1)):
 
 
 def save(directory, number):
-    folder = directory / checkpoint_name(number)
+    folder = directory / folder_name(number)
     folder.mkdir(parents=True)
     (folder / "manifest.json").write_text("{}")
     return str(folder)

@@ -1,10 +1,11 @@
 """Complete or absent."""
 
-from rayplane.control.checkpoints import Checkpoint, checkpoint_name, complete, newest
+from rayplane.control.checkpoints import Checkpoint, newest
+from rayplane.train.manifest import complete, folder_name
 
 
 def save(directory, step, manifest=True):
-    folder = directory / checkpoint_name(step)
+    folder = directory / folder_name(step)
     folder.mkdir(parents=True)
     if manifest:
         (folder / "manifest.json").write_text("{}")
@@ -16,7 +17,7 @@ def test_newest_is_the_highest_step_with_a_manifest(tmp_path):
     path = save(tmp_path, 20)
     save(tmp_path, 30, manifest=False)
     assert newest(tmp_path) == Checkpoint(20, path)
-    assert [c.step for c in complete(tmp_path)] == [5, 20]
+    assert [p.name for p in complete(tmp_path)] == ["step-00000005", "step-00000020"]
 
 
 def test_other_names_are_no_checkpoints(tmp_path):

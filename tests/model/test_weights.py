@@ -169,7 +169,10 @@ def test_weights_that_the_model_would_ignore_are_refused(tmp_path):
 
 
 def test_a_tied_model_may_store_its_head_twice(tmp_path):
-    open_weights(save_hf(tmp_path, random_weights(SPEC)), replace(SPEC, tied=True))
+    weights = random_weights(SPEC)
+    source = open_weights(save_hf(tmp_path, weights), replace(SPEC, tied=True))
+    whole = Chunk((0, 0), tuple(weights["embed"].shape))
+    assert torch.equal(source.read("embed", whole), weights["embed"])
 
 
 def test_integer_weights_are_refused(tmp_path):
