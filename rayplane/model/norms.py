@@ -36,7 +36,9 @@ class _RmsNorm(Function):
         x, inverse = ctx.saved_tensors
         normed = x.float() * inverse
         dy32 = dy.float()
-        ctx.grads.push(ctx.w, lambda buffer: buffer.add_((dy32 * normed).flatten(0, -2).sum(0)))
+        # Summed at once: a schedule that holds weight work back would else keep both factors alive.
+        dw = (dy32 * normed).flatten(0, -2).sum(0)
+        ctx.grads.push(ctx.w, lambda buffer: buffer.add_(dw))
         scaled = dy32 * ctx.w.float()
         dx = scaled.sub(normed * (scaled * normed).mean(-1, keepdim=True)).mul_(inverse)
         return dx.to(x.dtype), None, None, None
@@ -69,8 +71,9 @@ class _LayerNorm(Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None, None, None]:
         x, mean, inverse = ctx.saved_tensors
         x32, dy32, w32 = x.float(), dy.float(), ctx.w.float()
-        ctx.grads.push(ctx.w, lambda buffer: buffer.add_((dy32 * (x32 - mean) * inverse).sum(0)))
-        ctx.grads.push(ctx.bias, lambda buffer: buffer.add_(dy32.sum(0)))
+        dw, dbias = (dy32 * (x32 - mean) * inverse).sum(0), dy32.sum(0)
+        ctx.grads.push(ctx.w, lambda buffer: buffer.add_(dw))
+        ctx.grads.push(ctx.bias, lambda buffer: buffer.add_(dbias))
         dx, _, _ = torch.ops.aten.native_layer_norm_backward(
             dy32, x32, [x.shape[-1]], mean, inverse, w32, ctx.bias.float(), [True, False, False]
         )

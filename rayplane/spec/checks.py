@@ -108,7 +108,7 @@ def _paths(train: TrainSection, local: bool) -> list[Problem]:
     fields = {f"train.data.path[{i}]": source.path for i, source in enumerate(train.data.path)}
     fields |= {"train.data.tokenizer": train.data.tokenizer, "train.checkpoint.dir": train.checkpoint.dir}
     problems = [Problem(fault, field) for field, text in fields.items() if (fault := path_fault(text, local))]
-    if not problems and Path(train.checkpoint.dir).expanduser().absolute() == Path("/"):
+    if not problems and not Path(train.checkpoint.dir).expanduser().absolute().name:
         problems.append(Problem("/ cannot be a job's folder; name one of its own", "train.checkpoint.dir"))
     return problems
 

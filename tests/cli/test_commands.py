@@ -92,6 +92,16 @@ def test_status_refuses_a_state_that_is_not_ours(cli):
     assert "is not a job's state" in result.stderr
 
 
+def test_a_damaged_state_does_not_hide_the_other_jobs(cli, job, fleet):
+    fleet(FakeGroup([started(), done(4)]))
+    cli("run", job())
+    Path("runs/broken").mkdir()
+    Path("runs/broken/state.json").write_text('{"step": "x"}')
+    result = cli("status", "--json")
+    assert [found["name"] for found in json.loads(result.stdout)] == ["small"]
+    assert (result.exit_code, "runs/broken/state.json is not a job's state" in result.stderr) == (1, True)
+
+
 def test_plan_ranks_layouts_for_this_machine(cli, job, monkeypatch):
     monkeypatch.setattr(plan_module, "this_machine", lambda: HERE)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)

@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -211,3 +212,65 @@ def test_a_folder_that_goes_with_the_submitted_package_is_noted(cli, job, fleet,
     fleet(whole_run())
     unpacked = tmp_path / "working_dir_files" / "runs"
     assert "lies where Ray unpacked this job" in cli("run", job(**{"runs/small": str(unpacked)})).stdout
+
+
+def test_fresh_leaves_the_folder_that_it_runs_in(cli, job, fleet, tmp_path):
+    group = fleet(FakeGroup())
+    result = cli("run", job(**{"runs/small": "."}), "--fresh")
+    assert (result.exit_code, group.launches) == (1, [])
+    assert "in which rayplane runs" in result.stderr
+    assert (tmp_path / "data.txt").is_file()
+
+
+def test_fresh_leaves_a_folder_that_holds_no_job(cli, job, fleet):
+    RUN.mkdir(parents=True)
+    (RUN / "thesis.tex").write_text("")
+    fleet(FakeGroup())
+    result = cli("run", job(), "--fresh")
+    assert result.exit_code == 1
+    assert "holds no job but other things" in result.stderr
+    assert (RUN / "thesis.tex").is_file()
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", "null", "{}"])
+def test_a_damaged_result_is_made_anew(cli, job, fleet, damage):
+    fleet(whole_run())
+    cli("run", job())
+    (RUN / "result.json").write_text(damage)
+    fleet(FakeGroup([started(step=4), done(4, holdout=2.25)]))
+    assert last_object(cli("run", job(), "--json"))["steps"] == 4
+    assert json.loads((RUN / "result.json").read_text())["steps"] == 4
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError, OSError(28, "No space left on device")])
+def test_a_screen_that_is_gone_stops_no_job(cli, job, fleet, monkeypatch, error):
+    group = whole_run()
+
+    def vanish():
+        monkeypatch.setattr(sys.stdout, "write", raising)
+        return []
+
+    def raising(_):
+        raise error
+
+    group.scripts[0].insert(1, vanish)
+    fleet(group)
+    assert cli("run", job()).exit_code == 0
+    assert json.loads((RUN / "result.json").read_text())["state"] == "finished"
+
+
+def test_json_ends_with_an_object_when_the_input_is_wrong_too(cli, job):
+    result = cli("run", job(**{"steps: 4": "step: 4"}), "--json")
+    [line] = result.stdout.splitlines()
+    assert (result.exit_code, json.loads(line)["exit_code"], json.loads(line)["state"]) == (2, 2, "failed")
+    assert "train.step: unknown field" in json.loads(line)["message"]
+
+
+def test_a_folder_that_is_gone_is_said(cli, job, tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    result = cli("status")
+    assert result.exit_code == 1
+    assert "the folder in which rayplane runs is gone" in result.stderr
+    monkeypatch.chdir(tmp_path)

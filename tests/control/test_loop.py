@@ -308,3 +308,9 @@ def test_a_full_disk_costs_the_journal_not_the_job(tmp_path, monkeypatch, caplog
     monkeypatch.setattr(journal_module, "write_status", full)
     assert run(tmp_path, FakeGroup([started(), step(1), done(1)])).state == "finished"
     assert caplog.text.count("No space left on device; the job goes on") == 1
+
+
+def test_a_journal_that_cannot_be_opened_names_the_field(tmp_path):
+    (tmp_path / "events.jsonl").mkdir()
+    with pytest.raises(RayplaneError, match=r"train\.checkpoint\.dir: cannot write to .*events\.jsonl: Is a directory"):
+        Controller(Task(tmp_path, 4, LimitsSection(), launch()), FakeGroup())

@@ -203,3 +203,34 @@ def test_any_value_anywhere_is_a_job_or_a_readable_error(tmp_path: Path, line: s
     except SpecError as e:
         assert "Input should" not in str(e)
         assert all(p.file and p.message for p in e.problems)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "error"),
+    [
+        ('["python://stdlib"]', '[""]', "job.yaml:5: train.data.path[0]: is empty; name a file or folder"),
+        ("dir: runs/quickstart", 'dir: "a\\0b"', "job.yaml:13: train.checkpoint.dir: 'a\\x00b' cannot be a path"),
+        ("dir: runs/quickstart", "dir: //", "job.yaml:13: train.checkpoint.dir: / cannot be a job's folder; name one of its own"),
+        ("{preset: tiny-llama}", '{path: "a\\0b"}', "job.yaml:2: model.path: 'a\\x00b' cannot be a path"),
+    ],
+)
+def test_a_text_that_is_no_path_names_its_field(tmp_path: Path, old: str, new: str, error: str) -> None:
+    assert error in errors_of(tmp_path, changed(old, new))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "field"),
+    [
+        ("global_batch: 16", f"global_batch: {2**62}", "train.global_batch"),
+        ("{pp: 2,", f"{{pp: {2**62},", "layout.pp"),
+        ("{preset: tiny-llama}", f"{{layers: {2**62}, hidden: 32, heads: 4, mlp: 64, vocab: 256}}", "model.layers"),
+        ("layout: {pp: 2, boundaries: [4, 4]}", "limits: {step_timeout_s: 1.0e+300}", "limits.step_timeout_s"),
+        (
+            "layout: {pp: 2, boundaries: [4, 4]}",
+            "cluster: {nodes: [{device: cpu, devices: 8, count: 1000000000}]}",
+            "cluster.nodes[0].count",
+        ),
+    ],
+)
+def test_a_number_that_would_keep_the_planner_busy_for_hours_is_a_mistake(tmp_path: Path, old: str, new: str, field: str) -> None:
+    assert any(f"{field}: must be at most" in error for error in errors_of(tmp_path, changed(old, new)))

@@ -259,3 +259,12 @@ def test_cp_cannot_cut_a_window_that_is_shorter_than_the_sequence(seq_len: int, 
         data=DataSection(path=["x"], seq_len=seq_len), steps=1, global_batch=1, checkpoint=CheckpointSection(dir="runs/x")
     )
     assert [p.field for p in check_sections(Sections(model, train, LayoutSection(cp=2), local=False))] == problems
+
+
+@pytest.mark.parametrize("value", ["x", None, float("nan"), -1.0])
+def test_a_description_with_no_number_for_a_number_is_refused(value):
+    assert [p.field for p in check_model(replace(load_model(ModelSection(preset="tiny-llama")), norm_eps=value))] == ["model.norm_eps"]
+
+
+def test_more_layers_than_anyone_trains_are_refused():
+    assert [p.field for p in check_model(replace(load_model(ModelSection(preset="tiny-llama")), layers=10**12))] == ["model.layers"]
