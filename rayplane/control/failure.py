@@ -37,7 +37,12 @@ def failure_of(event: RankFailed | RankExited | RankLost | TimedOut) -> Failure:
         case RankLost(rank, reason):
             return Failure((rank,), reason)
         case TimedOut(kind, ranks, waited_s, step):
-            what = {"start": "not ready", "step": f"no step after step {step}", "drain": "did not save"}[kind]
+            what = {
+                "start": "not ready",
+                "step": f"no step after step {step}",
+                "end": "no end after the last step",
+                "drain": "did not save",
+            }[kind]
             return Failure(ranks, f"{what} within {waited_s:g} s")
 
 

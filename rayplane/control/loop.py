@@ -87,7 +87,10 @@ class Task:
     """Its config gets `resume` and `attempt` at every start."""
     model: dict[str, Any] = field(default_factory=dict)
     start_timeout_s: float = 900.0
-    """From spawning to the last rank being ready to train: imports, rendezvous, reading weights."""
+    """From spawning to the last rank being ready to train: imports, rendezvous, reading weights, measuring the held-out loss.
+
+    And from the last step to the end, where that loss is measured once more.
+    """
 
 
 class Controller:
@@ -194,6 +197,8 @@ class Controller:
         match self.state:
             case Starting(progress):
                 kind, timeout_s = "start", self._task.start_timeout_s
+            case Running(progress) if progress.step >= self._task.steps:
+                kind, timeout_s = "end", max(self._task.start_timeout_s, self._task.limits.step_timeout_s)
             case Running(progress):
                 kind, timeout_s = "step", self._task.limits.step_timeout_s
             case Draining(progress):

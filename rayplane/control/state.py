@@ -196,7 +196,7 @@ class RankLost:
 
 @dataclass(frozen=True, slots=True)
 class TimedOut:
-    """Some ranks were silent for longer than the limit. kind: start, step or drain."""
+    """Some ranks were silent for longer than the limit. kind: start, step, end or drain."""
 
     kind: str
     ranks: tuple[int, ...]

@@ -178,6 +178,13 @@ def test_a_controller_that_stood_still_itself_blames_no_rank(tmp_path, clock):
     assert (result.state, result.restarts) == ("finished", 0)
 
 
+@pytest.mark.parametrize(("measuring_s", "state"), [(89.0, "finished"), (91.0, "failed")])
+def test_the_last_held_out_loss_may_take_longer_than_a_step(tmp_path, clock, measuring_s, state):
+    group = FakeGroup([started(), step(1), saved(tmp_path, 1), lambda: clock.forward(measuring_s), *[[]] * loop_module.LOOKS, done(1)])
+    result = run(tmp_path, group, steps=1, restarts=0)
+    assert (result.state, "no end after the last step" in result.message) == (state, state == "failed")
+
+
 def test_a_rank_that_never_starts_is_named(tmp_path, clock):
     group = FakeGroup([lambda: clock.forward(89.0), started(size=1), lambda: clock.forward(2.0)])
     result = run(tmp_path, group, restarts=0)
