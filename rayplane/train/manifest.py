@@ -62,18 +62,20 @@ class Manifest:
     @classmethod
     def read(cls, folder: Path) -> Manifest:
         """The manifest of a complete checkpoint; CheckpointError for a folder that has none or one of another format."""
-        path = folder / NAME
+        path, remedy = folder / NAME, f"remove {folder} to go on from an older checkpoint"
         try:
             raw = json.loads(path.read_text())
-        except (OSError, ValueError) as error:
-            raise CheckpointError(f"{path}: not a readable checkpoint manifest ({error})") from error
-        if raw.pop("format", None) != FORMAT:
-            raise CheckpointError(f"{path}: not of checkpoint format {FORMAT}; it was written by another version of rayplane")
-        tensors = {
-            name: tuple(Box(tuple(b["offset"]), tuple(b["size"]), b["file"], b["key"], b["crc32"]) for b in boxes)
-            for name, boxes in raw.pop("tensors").items()
-        }
-        return cls(tensors=tensors, **raw)
+            version = raw.pop("format")
+            tensors = {
+                name: tuple(Box(tuple(b["offset"]), tuple(b["size"]), b["file"], b["key"], b["crc32"]) for b in boxes)
+                for name, boxes in raw.pop("tensors").items()
+            }
+            manifest = cls(tensors=tensors, **raw)
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise CheckpointError(f"{path}: not a readable checkpoint manifest ({type(error).__name__}: {error}); {remedy}") from error
+        if version != FORMAT:
+            raise CheckpointError(f"{path}: of checkpoint format {version}, this rayplane reads {FORMAT}; {remedy}")
+        return manifest
 
     def check_data(self, fingerprint: str, folder: Path) -> None:
         """CheckpointError when training would go on with other data: samples would be repeated or skipped."""

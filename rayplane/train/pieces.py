@@ -113,7 +113,7 @@ def _lines_before(path: Path, end: int) -> int:
 def _text_of(line: bytes, text_field: str, where: Place) -> bytes:
     try:
         record = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: is not a JSON record ({error}); correct the line") from error
     if not isinstance(record, dict) or text_field not in record:
         fields = ", ".join(map(str, record)) if isinstance(record, dict) else "no fields"

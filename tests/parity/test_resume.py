@@ -123,6 +123,15 @@ def test_a_folder_without_manifest_is_no_checkpoint(tmp_path):
     assert complete(tmp_path / "run") == [folder]
 
 
+@pytest.mark.parametrize("text", ["", "[]", "null", '{"format": 1}', '{"format": 9, "tensors": {}}', '{"format": 1, "tensors": [1]}'])
+def test_a_damaged_manifest_is_said_with_the_remedy(text, tmp_path):
+    folder = tmp_path / "step-00000001"
+    folder.mkdir()
+    (folder / "manifest.json").write_text(text)
+    with pytest.raises(CheckpointError, match=r"manifest\.json: .*; remove .*step-00000001 to go on from an older checkpoint"):
+        Manifest.read(folder)
+
+
 def test_missing_box_is_named(tmp_path):
     run_part(Layout(), section(tmp_path), None, 1)
     folder = complete(tmp_path / "run")[-1]
