@@ -6,7 +6,6 @@ result.json    the final object of a finished run, for who asks again
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +13,9 @@ from rayplane.control.checkpoints import newest
 from rayplane.control.status import EVENTS_FILE, STATUS_FILE, read_status, write_json
 from rayplane.errors import Problem, RayplaneError, SpecError
 from rayplane.spec.model import ModelSpec
+from rayplane.train.manifest import model_numbers
 
 RESULT_FILE = "result.json"
-NOT_SHAPE = frozenset({"name", "dtype", "init_std"})
-"""Fields of a model that a checkpoint does not depend on."""
-
-
-def numbers(model: ModelSpec) -> dict[str, Any]:
-    """What makes two models the same, as plain JSON."""
-    plain: dict[str, Any] = json.loads(json.dumps(asdict(model)))
-    return {key: value for key, value in plain.items() if key not in NOT_SHAPE}
 
 
 def set_aside(directory: Path) -> Path | None:
@@ -57,7 +49,7 @@ def refuse_other_model(directory: Path, model: ModelSpec) -> None:
     status = read_status(directory)
     if status is None or not status.model or not newest(directory).path:
         return
-    mine = numbers(model)
+    mine = model_numbers(model)
     changed = [f"{k} {status.model.get(k)} there, {v} here" for k, v in mine.items() if status.model.get(k) != v]
     if changed:
         message = (

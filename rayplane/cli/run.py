@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 from rayplane.cli.fleet import Fleet, Runtime, open_fleet
-from rayplane.cli.folder import finished_result, keep_result, numbers, refuse_other_model, set_aside
+from rayplane.cli.folder import finished_result, keep_result, refuse_other_model, set_aside
 from rayplane.cli.metrics import Metrics, Targets
 from rayplane.cli.progress import progress
 from rayplane.cli.report import nothing_done, result_object, show_result
@@ -35,6 +35,7 @@ from rayplane.spec.job import JobSpec
 from rayplane.spec.load import load_job, load_model
 from rayplane.spec.model import ModelSpec
 from rayplane.spec.plan import Plan, Workload
+from rayplane.train.manifest import model_numbers
 
 ENTRY = "rayplane.train.worker"
 UNPACKED = "working_dir_files"
@@ -111,7 +112,7 @@ def _task(order: Order, chosen: Plan, fleet: Fleet) -> Task:
     config = {"job": job, "layout": asdict(chosen.layout), "resume": "", "attempt": 1}
     places = (fleet.device, str(order.directory / "logs"), str(Path.cwd()))
     launch = Launch(order.job.name, chosen.layout, chosen.placement, ENTRY, config, *places)
-    return Task(order.directory, order.job.train.steps, order.job.limits, launch, numbers(order.model))
+    return Task(order.directory, order.job.train.steps, order.job.limits, launch, model_numbers(order.model))
 
 
 def _introduce(order: Order, chosen: Plan, console: Console) -> None:
