@@ -51,13 +51,17 @@ def show_result(console: Console, result: dict[str, Any]) -> None:
     lines = {
         "held-out loss": _held_out(result),
         "training loss": f"{loss(result.get('final_loss'))} after {result['steps']} steps",
-        "throughput": f"{count(result.get('tokens_per_s') or 0)} tokens/s, {duration(result.get('wall_s') or 0)} in all",
+        "throughput": f"{_rate(result.get('tokens_per_s'))}, {duration(result.get('wall_s') or 0)} in all",
         "restarts": str(result["restarts"]) if result.get("restarts") else "",
         "checkpoint": result.get("checkpoint") or "none",
     }
     for name, text in lines.items():
         if text:
             say(console, f"{name:14} {text}")
+
+
+def _rate(tokens_per_s: float | None) -> str:
+    return f"{count(tokens_per_s)} tokens/s over all timed steps" if tokens_per_s else "not measured, no step was timed"
 
 
 def _held_out(result: dict[str, Any]) -> str:

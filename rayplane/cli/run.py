@@ -135,6 +135,7 @@ def _conclude(order: Order, result: Result, console: Console) -> None:
     if result.state == "drained":
         say(console, f"{order.job.name} stopped after step {result.step}: {kept}")
     if result.state == "failed":
+        kept = kept.replace("run it again", "once that is mended, run it again")
         say(screen(stderr=True), f"{order.job.name} failed after step {result.step}: {result.message}\n{kept}")
 
 

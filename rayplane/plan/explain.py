@@ -55,7 +55,7 @@ def why(plan: Plan) -> str:
     if slower:
         gain_s = slower[0].estimate.step_s - ours.step_s
         said.append(f"{plan.layout} takes {seconds(gain_s)} a step less than {slower[0].layout}: {_terms(ours, slower[0].estimate)}")
-    return "; ".join(said) or f"{plan.layout} is the only layout that was possible"
+    return "; ".join(said) or f"{plan.layout} is the only layout that the job and the cluster leave"
 
 
 def _terms(ours: Estimate, theirs: Estimate) -> str:

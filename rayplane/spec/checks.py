@@ -174,6 +174,10 @@ def _cut(layout: LayoutSection, model: ModelSpec) -> list[Problem]:
     for dim, units in dims.items():
         if layout.tp > units:
             problems.append(Problem(f"{layout.tp} ranks cannot share {units} {dim}; use tp: {units} or less", "layout.tp"))
+    if layout.pp * layout.vpp > model.layers and layout.boundaries is None:
+        stages = f"{layout.pp} stages" + (f" of {layout.vpp} chunks" if layout.vpp > 1 else "")
+        message = f"{stages} are more than the {model.layers} layers of {model.name}; use fewer, or give boundaries with zeros"
+        problems.append(Problem(message, "layout.pp"))
     if layout.boundaries is None:
         return problems
     chunks, cut = layout.pp * layout.vpp, len(layout.boundaries)

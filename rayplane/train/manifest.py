@@ -82,7 +82,7 @@ class Manifest:
         if self.data != fingerprint:
             raise CheckpointError(
                 f"{folder} was trained on other data, or on the same data in another order (train.data or the files have changed); "
-                "restore them, or start anew in another checkpoint.dir"
+                "restore them, or start over with --fresh, or in another checkpoint.dir"
             )
 
     def check_model(self, spec: ModelSpec, folder: Path) -> None:
