@@ -1,10 +1,10 @@
-# make setup | run | test | lint | bench | clean | help
+# make setup | run | test | lint | parity | bench | clean | help
 
 PYTHONS := python3.11 python3.12 python3.13 python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup run test lint bench clean help
+.PHONY: setup run test lint parity bench clean help
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -23,6 +23,9 @@ lint: $(READY)  ## style, types and the floors of the imports
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+parity: $(READY)  ## a thousand drawn layouts against one device
+	PARITY_CASES=1000 $(BIN)/pytest tests/parity/test_matrix.py
 
 bench: $(READY)  ## layouts side by side with plain torch
 	$(BIN)/python benchmarks/train_layouts.py
