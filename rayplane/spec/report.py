@@ -30,8 +30,6 @@ class StepReport:
     """Bytes this rank sent, by mesh axis."""
     memory_bytes: int = 0
     """Peak memory of the rank so far (resident set on CPU, allocated on CUDA)."""
-    checkpoint: str = ""
-    """Path of a checkpoint completed in this step, else empty."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,7 +129,7 @@ def test_token_arrays_need_no_tokenizer_that_fits(tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tokens.npy").touch()
     text = changed("{preset: tiny-llama}", "{layers: 8, hidden: 8, heads: 4, mlp: 8, vocab: 100}")
-    load(tmp_path, text.replace('"python://stdlib"', "tokens.npy"))
+    assert load(tmp_path, text.replace('"python://stdlib"', "tokens.npy")).model.vocab == 100
 
 
 @pytest.mark.parametrize(
