@@ -3,6 +3,7 @@
 tp  ranks that cut each layer            pp  stages of one replica (pp_back: the same for gradients,
 cp  ranks that cut the sequence              so that the two directions cannot block each other on NCCL)
 dp  ranks that hold the same weights: the replicas of one stage, and its cp ranks, whose gradients are summed too
+shard, replicate   of those: the ranks over which zero cuts, and the ones that hold the same share
 tied   the stages of first and last chunk, which both hold a tied embedding (one pair per replica and tp rank)
 world  all ranks (save: the same for checkpoints, which are written beside training)
 """
@@ -24,6 +25,8 @@ PHASE_OF_AXIS = {
     "tp": "tp",
     "cp": "cp",
     "dp": "dp",
+    "shard": "dp",
+    "replicate": "dp",
     "pp": "recv_wait",
     "pp_back": "recv_wait",
     "tied": "dp",
@@ -69,6 +72,16 @@ class Mesh:
         return self.axes["dp"]
 
     @property
+    def shard(self) -> Communicator:
+        """The ranks over which zero cuts weights, gradients or optimizer state."""
+        return self.axes.get("shard", self.axes["dp"])
+
+    @property
+    def replicate(self) -> Communicator:
+        """The ranks that hold the same share."""
+        return self.axes["replicate"]
+
+    @property
     def tied(self) -> Communicator:
         """First and last stage where this rank is on one of them; else this rank alone."""
         return self.axes["tied"]
@@ -90,6 +103,10 @@ def connect(layout: Layout, rank: int, store: dist.Store, device: torch.device, 
     groups: dict[str, tuple[int, ...]] = {axis: layout.peers(rank, axis) for axis in AXES}
     here = layout.coord(rank)
     groups["dp"] = tuple(layout.rank(replace(here, dp=d, cp=c)) for d in range(layout.dp) for c in range(layout.cp))
+    size, place = layout.shard_size, groups["dp"].index(rank)
+    groups["replicate"] = groups["dp"][place % size :: size] if size > 1 else (rank,)
+    if size < len(groups["dp"]):
+        groups["shard"] = groups["dp"][place - place % size :][:size]
     stages = groups["pp_back"] = groups["pp"]
     ends = tuple(stages[layout.stage_of_chunk(c)] for c in (0, layout.num_chunks - 1))
     groups["tied"] = ends if rank in ends and ends[0] != ends[1] else (rank,)

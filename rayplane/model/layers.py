@@ -22,6 +22,7 @@ from rayplane.comm.communicator import Communicator
 from rayplane.comm.functions import Rows, enter, leave
 from rayplane.model.matmul import linear
 from rayplane.model.parameter import GradWork, Weight, weight
+from rayplane.model.presence import Presence, during
 from rayplane.spec.layout import split
 from rayplane.spec.sharding import TensorSpec, tp_chunk
 
@@ -40,6 +41,8 @@ class Place:
     cp_method: str = "ring"
     recompute: str = "none"
     """What backward computes again instead of keeping it: none, selective (attention and the gated product), full (whole layers)."""
+    presence: Presence | None = None
+    """Brings weights that are not there between uses; None where all are."""
 
     def rows(self, num_tokens: int) -> Rows:
         """Tokens of the residual stream on each tp rank under sp; None without sp."""
@@ -185,7 +188,8 @@ class Embedding(nn.Module):
         self._place = place
 
     def forward(self, ids: Tensor) -> Tensor:  # [N] -> [n, H]
-        rows = _Embed.apply(ids, self.weight, self._first, self._place.grads)
+        with during(self._place.presence, self):
+            rows = _Embed.apply(ids, self.weight, self._first, self._place.grads)
         return self._place.summed(rows, self._place.rows(ids.shape[0]))
 
 
@@ -195,7 +199,8 @@ class Positions(nn.Module):
     def __init__(self, place: Place, tensor: TensorSpec):
         super().__init__()
         self.weight = place.weight(tensor, partial=place.sp)
-        self._grads = place.grads
+        self._place = place
 
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:  # [n, H], [n] -> [n, H]
-        return x + _Embed.apply(positions, self.weight, 0, self._grads)
+        with during(self._place.presence, self):
+            return x + _Embed.apply(positions, self.weight, 0, self._place.grads)

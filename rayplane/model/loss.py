@@ -19,6 +19,7 @@ from rayplane.comm.communicator import Communicator
 from rayplane.model.layers import Place, add_product
 from rayplane.model.matmul import linear
 from rayplane.model.parameter import GradWork, Weight
+from rayplane.model.presence import during
 from rayplane.spec.sharding import TensorSpec
 
 Tensor = torch.Tensor
@@ -70,12 +71,14 @@ class Head(nn.Module):
         Its gradient must be taken with a gradient of 1: the weight's part is added here, at forward time.
         """
         x = self._place.whole(x, self._place.rows(targets.shape[0]))
-        return _HeadLoss.apply(x, self.weight, targets, scale, self)
+        with during(self._place.presence, self):
+            return _HeadLoss.apply(x, self.weight, targets, scale, self)
 
     def logits(self, x: Tensor) -> Tensor:  # [N, H] -> [N, vocabulary]
         """All logits, gathered over tp; for inspection and sampling, not for training."""
         vocabulary = [self.weight.parts[0].tensor.dims[0].span(self.tp.size, i)[1] for i in range(self.tp.size)]
-        return self.tp.all_gather((x @ self.weight.t()).t(), vocabulary).t()
+        with during(self._place.presence, self):
+            return self.tp.all_gather((x @ self.weight.t()).t(), vocabulary).t()
 
     def softmax(self, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:  # [N, V], [N] -> [N, V], [N]
         """(this rank's probabilities, loss per token), in fp32."""
@@ -94,7 +97,7 @@ class Head(nn.Module):
 
     def add_weight_grad(self, dlogits: Tensor, x: Tensor) -> None:
         """Add a slice's part to the weight's gradient."""
-        add_product(self.weight.main_grad, dlogits.t(), x)
+        add_product(self.grads.buffer(self.weight), dlogits.t(), x)
 
     def _take_target(self, logits: Tensor, targets: Tensor) -> Tensor:
         local, inside = self._local(targets)

@@ -79,6 +79,8 @@ class GradWork:
         self._defer = defer
         self._held = False
         self._queue: Work = []
+        self.on_adding: Callable[[Weight], None] | None = None
+        """Told of a weight whose gradient is about to be added to."""
         self.on_added: Callable[[Weight], None] | None = None
         """Told of each contribution to a weight's gradient once it is in the buffer."""
 
@@ -105,10 +107,16 @@ class GradWork:
         queue, self._queue = self._queue, []
         return queue
 
+    def buffer(self, weight: Weight) -> Tensor:
+        """The weight's gradient, ready to be added to."""
+        if self.on_adding:
+            self.on_adding(weight)
+        return weight.main_grad
+
     @torch.no_grad()
     def do(self, work: Work) -> None:
         """Do work that was held."""
         for weight, add in work:
-            add(weight.main_grad)
+            add(self.buffer(weight))
             if self.on_added:
                 self.on_added(weight)

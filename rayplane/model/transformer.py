@@ -19,6 +19,7 @@ from rayplane.model.layers import Bias, Embedding, Linear, Place, Positions, gel
 from rayplane.model.loss import Head
 from rayplane.model.norms import stream_norm
 from rayplane.model.parameter import Weight
+from rayplane.model.presence import around
 from rayplane.model.window import band
 from rayplane.spec.layout import zigzag
 from rayplane.spec.model import ModelSpec
@@ -84,12 +85,17 @@ class ModelChunk(nn.Module):
         if self.positions is not None:
             x = self.positions(x, _mine(flow.positions.repeat(batch), rows, self._place.tp))
         for block in self.blocks:
-            x = block(x, flow, rows)
-        return self.norm(x) if self.norm is not None else x
+            x = around(self._place.presence, block, x, flow, rows)
+        return around(self._place.presence, self.norm, x) if self.norm is not None else x
 
     def weights(self) -> list[Weight]:
         """This chunk's weights in the order of forward, each once."""
         return [p for p in self.parameters() if isinstance(p, Weight)]
+
+    def units(self) -> list[tuple[nn.Module, bool]]:
+        """The modules whose weights are used at one time, in the order of forward, and whether their backward uses them too."""
+        modules = (self.embed, self.positions, *self.blocks, self.norm, self.head)
+        return [(m, m not in (self.embed, self.positions, self.head)) for m in modules if m is not None]
 
     def _flow_for(self, seq: int, device: torch.device) -> Flow:
         if self._flow is None or self._flow.seq != seq or self._flow.positions.device != device:

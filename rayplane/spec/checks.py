@@ -152,10 +152,16 @@ def _fits(train: TrainSection, model: ModelSpec) -> list[Problem]:
 
 
 def _batch(layout: LayoutSection, train: TrainSection) -> list[Problem]:
-    if layout.dp <= train.global_batch:
-        return []
-    message = f"{layout.dp} replicas cannot share train.global_batch: {train.global_batch}; each needs a sample"
-    return [Problem(message, "layout.dp")]
+    if layout.dp > train.global_batch:
+        message = f"{layout.dp} replicas cannot share train.global_batch: {train.global_batch}; each needs a sample"
+        return [Problem(message, "layout.dp")]
+    if layout.zero > 1 and layout.micro_batch == 1 and train.global_batch % layout.dp:
+        message = (
+            f"{layout.zero} needs equally many microbatches on each of {layout.dp} replicas, but train.global_batch: "
+            f"{train.global_batch} does not divide; use micro_batch: 2 or more, or zero: 1"
+        )
+        return [Problem(message, "layout.zero")]
+    return []
 
 
 def _window(layout: LayoutSection, model: ModelSpec, train: TrainSection) -> list[Problem]:

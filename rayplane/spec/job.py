@@ -132,6 +132,8 @@ class OptimizerSection(Section):
     eps: Positive = 1e-8
     clip: NonNegative = 0.0
     """Global gradient norm is cut to this; 0 switches it off."""
+    offload: bool = False
+    """Whether fp32 weights and moments lie in the host's memory, and are updated there."""
 
 
 class CheckpointSection(Section):
@@ -173,8 +175,13 @@ class LayoutSection(Section):
     micro_batch: PositiveInt | None = None
     """Samples per microbatch; chosen by the planner when left out."""
     zero: Annotated[int, Field(ge=0, le=3)] = 0
+    """What is cut over dp x cp: 1 the optimizer's state, 2 gradients too, 3 weights too, gathered layer by layer as they are used."""
+    shard: Annotated[int, Field(gt=0, le=10**6)] | None = None
+    """Over how many of the dp x cp ranks zero cuts, such as the devices of an island; the others hold copies. All when left out."""
     recompute: Literal["none", "selective", "full"] = "none"
     """What backward computes again instead of keeping it: `selective` attention and the gated product, `full` whole layers."""
+    recompute_layers: PositiveInt | None = None
+    """How many layers of each chunk are computed again, from its first on; all when left out."""
     cp_method: Literal["ring", "gather"] = "ring"
     """How cp ranks come by the keys of the whole sequence: passed on behind compute, or gathered at once."""
     boundaries: list[Count] | None = None
@@ -192,7 +199,9 @@ class LayoutSection(Section):
             schedule=self.schedule,
             micro_batch=self.micro_batch or micro_batch,
             zero=self.zero,
+            shard=self.shard or 0,
             recompute=self.recompute,
+            recompute_layers=self.recompute_layers or 0,
             cp_method=self.cp_method,
             boundaries=tuple(self.boundaries or ()),
         )

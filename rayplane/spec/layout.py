@@ -67,6 +67,10 @@ class Layout:
 
     `boundaries` are the numbers of layers of each model chunk (`pp * vpp` of them, in model order, zeros allowed);
     they may be uneven, for the stages are cut by cost. An empty tuple means "not cut yet".
+
+    zero cuts over dp x cp: 1 the optimizer's state, 2 gradients too, 3 weights too. `shard` is over how many of those ranks
+    (neighbours in rank order; the others hold copies), 0 all. `recompute_layers` is how many layers of each chunk, from its first on,
+    are computed again, 0 all.
     """
 
     dp: int = 1
@@ -78,7 +82,9 @@ class Layout:
     schedule: str = "1f1b"
     micro_batch: int = 1
     zero: int = 0
+    shard: int = 0
     recompute: str = "none"
+    recompute_layers: int = 0
     cp_method: str = "ring"
     boundaries: tuple[int, ...] = ()
 
@@ -86,6 +92,11 @@ class Layout:
     def size(self) -> int:
         """Number of ranks."""
         return self.dp * self.pp * self.cp * self.tp
+
+    @property
+    def shard_size(self) -> int:
+        """Ranks over which zero cuts what dp x cp ranks hold alike; 1 without zero."""
+        return (self.shard or self.dp * self.cp) if self.zero else 1
 
     @property
     def num_chunks(self) -> int:
@@ -132,8 +143,14 @@ class Layout:
         return range(self._starts[chunk], self._starts[chunk + 1])
 
     def microbatch_sizes(self, global_batch: int, dp: int) -> tuple[int, ...]:
-        """Samples per microbatch of one replica; the last one may be smaller, and replicas may differ by a sample."""
+        """Samples per microbatch of one replica; the last one may be smaller, and replicas may differ by a sample.
+
+        Under zero 2 and 3 replicas meet in every microbatch, so all have equally many, of sizes that differ by a sample.
+        """
         samples = split(global_batch, self.dp, dp)[1]
+        if self.zero > 1:
+            count = -(-split(global_batch, self.dp, 0)[1] // self.micro_batch)
+            return tuple(split(samples, count, i)[1] for i in range(count))
         full, rest = divmod(samples, self.micro_batch)
         return (self.micro_batch,) * full + ((rest,) if rest else ())
 
@@ -147,7 +164,9 @@ class Layout:
         marks += [f"vpp{self.vpp}"] if self.vpp > 1 else []
         marks += ["sp"] if self.sp else []
         marks += [f"zero{self.zero}"] if self.zero else []
-        marks += [f"recompute {self.recompute}"] if self.recompute != "none" else []
+        marks += [f"shard{self.shard}"] if self.zero and self.shard else []
+        layers = f" {self.recompute_layers}" if self.recompute_layers else ""
+        marks += [f"recompute {self.recompute}{layers}"] if self.recompute != "none" else []
         cut = [_abridged(self.boundaries)] if self.pp > 1 and self.boundaries else []
         return " ".join([degrees, *marks, f"mb{self.micro_batch}", *cut])
 
@@ -176,6 +195,14 @@ def unsupported(layout: Layout) -> list[tuple[str, str]]:
         problems.append(
             ("vpp", f"{layout.vpp} chunks per stage do not fit schedule {layout.schedule}; use schedule: interleaved or zbv")
         )
-    if layout.zero > 1:
-        problems.append(("zero", f"{layout.zero} is not available for training; use zero: 1 or 0"))
+    ranks = layout.dp * layout.cp
+    if layout.shard and not layout.zero:
+        problems.append(("shard", f"{layout.shard} has nothing to cut without zero; use zero: 1, 2 or 3, or leave shard out"))
+    elif layout.shard and ranks % layout.shard:
+        problems.append(
+            ("shard", f"{layout.shard} does not divide dp x cp = {layout.dp} x {layout.cp} ranks; use a divisor of {ranks}")
+        )
+    if layout.recompute_layers and layout.recompute == "none":
+        message = f"{layout.recompute_layers} layers need to know what to compute again; use recompute: full or selective"
+        problems.append(("recompute_layers", message))
     return problems

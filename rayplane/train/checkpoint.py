@@ -124,9 +124,8 @@ class Store:
 
     def _mine(self, piece: Piece) -> Chunk | None:
         """What this rank has to write of a piece: what it owns; of what replicas hold alike, its share of the tensors."""
-        replicas = self.mesh.dp
         owned = owned_of(piece.part.tensor, self.mesh.layout, self.mesh.coord)
-        if owned is None or (piece.replicated and zlib.crc32(piece.name.encode()) % replicas.size != replicas.rank):
+        if owned is None or zlib.crc32(piece.name.encode()) % piece.num_copies != piece.copy:
             return None
         return owned.overlap(piece.part.chunk)
 

@@ -6,6 +6,7 @@ seed(row block b of tensor t) = blake2b("{seed}/{t}/{b}")        a rank draws on
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 
 import torch
 
@@ -15,7 +16,7 @@ from rayplane.spec.sharding import Chunk, TensorSpec
 BLOCK_ELEMENTS = 1 << 16
 
 
-def initialise(weights: list[Weight], seed: int) -> None:
+def initialise(weights: Sequence[Weight], seed: int) -> None:
     """Fill every weight: matrices from a normal distribution, norms with ones, biases with zeros."""
     for weight in weights:
         for part, view in weight.views(weight.data):

@@ -7,17 +7,17 @@ grads *= min(1, clip / norm)                                         (Pascanu et
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch.optim.adamw import adamw
 
 from rayplane.comm.mesh import Mesh
-from rayplane.model.parameter import Part, Weight
+from rayplane.model.parameter import Part
 from rayplane.spec.job import OptimizerSection
 from rayplane.spec.sharding import owned_of
-from rayplane.train.flat import Bucket
+from rayplane.train.flat import Bucket, Rows
 from rayplane.train.gradients import Gradients
 
 Tensor = torch.Tensor
@@ -43,46 +43,53 @@ class Piece:
     name: str
     part: Part
     data: Tensor
-    replicated: bool
-    """Whether every replica holds it."""
+    copy: int
+    num_copies: int
+    """Which of how many ranks that hold it alike this is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Rows [first, last) of a weight, whose state this rank holds; their fp32 master is the weight's own rows when that is fp32."""
+    """Rows of a weight whose state this rank holds; their fp32 master is the weight's own rows when that is fp32."""
 
-    weight: Weight
-    first: int
-    last: int
+    rows: Rows
     states: tuple[Tensor, Tensor, Tensor]
     """In the order of STATES, each shaped like the rows."""
-    replicated: bool
-    """Whether every replica holds these rows' state."""
+    copy: int
+    num_copies: int
+    """Which of how many ranks that hold this state alike this is."""
 
     @property
     def grad(self) -> Tensor:
         """The rows' gradient."""
-        return self.weight.main_grad[self.first : self.last]
+        return self.rows.grad
+
+    @property
+    def decay(self) -> bool:
+        """Whether weight decay applies."""
+        return self.rows.weight.parts[0].tensor.decay
 
     def pieces(self, storage: Tensor) -> Iterator[tuple[Part, Tensor]]:
         """The boxes of global tensors in a tensor shaped like these rows."""
-        for part in self.weight.parts:
-            if (inside := part.rows(self.first, self.last)) is not None:
-                yield inside, storage[inside.start - self.first : inside.stop - self.first]
+        first, last = self.rows.first, self.rows.last
+        for part in self.rows.weight.parts:
+            if (inside := part.rows(first, last)) is not None:
+                yield inside, storage[inside.start - first : inside.stop - first]
 
     def write_back(self) -> None:
         """Bring the weight in line with its master."""
-        if self.weight.dtype != torch.float32:
-            self.weight.data[self.first : self.last].copy_(self.states[0])
+        if self.rows.param.dtype != torch.float32:
+            self.rows.param.copy_(self.states[0])
 
 
 class Optimizer:
-    """Updates the rows that the memory of each chunk assigns to this rank: all of them, or under ZeRO-1 its share."""
+    """Updates the rows that the buckets of each chunk assign to this rank: all of them, or under ZeRO its share."""
 
     def __init__(self, gradients: Sequence[Gradients], section: OptimizerSection, mesh: Mesh):
         self._gradients, self._section, self._steps = gradients, section, 0
-        self._shards = [shard for g in gradients for bucket in g.memory.buckets for shard in _shards(g.memory.rows, bucket)]
-        self._owned = [grad for g in gradients for grad in _owned_grads(g, mesh)]
+        self._shards = [_shard(rows, bucket) for g in gradients for bucket in g.buckets for rows in bucket.rows()]
+        self._owned = [grad for shard in self._shards for grad in _owned_grads(shard, mesh)]
+        self._device = mesh.device
 
     def square_norm(self) -> Tensor:
         """Sum of squares of the gradients that this rank owns, a scalar in fp64."""
@@ -92,9 +99,8 @@ class Optimizer:
     @torch.no_grad()
     def step(self, lr: float, scale: float) -> None:
         """One AdamW step with the gradients times `scale`; the weights are whole once `Gradients.whole` has returned."""
-        device = self._gradients[0].memory.grads.device
         for decay in (True, False):
-            shards = [s for s in self._shards if s.weight.parts[0].tensor.decay is decay]
+            shards = [s for s in self._shards if s.decay is decay]
             masters, first, second = ([s.states[i] for s in shards] for i in range(len(STATES)))
             # The functional form: the class imports a compiler that a rank does not need, a second at every start.
             adamw(
@@ -103,9 +109,9 @@ class Optimizer:
                 first,
                 second,
                 [],
-                [torch.tensor(float(self._steps), device=device) for _ in shards],
+                [torch.tensor(float(self._steps), device=self._device) for _ in shards],
                 fused=True,
-                grad_scale=None if scale == 1.0 else torch.tensor(1.0 / scale, device=device),
+                grad_scale=None if scale == 1.0 else torch.tensor(1.0 / scale, device=self._device),
                 amsgrad=False,
                 beta1=self._section.beta1,
                 beta2=self._section.beta2,
@@ -122,13 +128,13 @@ class Optimizer:
         for shard in self._shards:
             for name, storage in zip(STATES, shard.states, strict=True):
                 for part, view in shard.pieces(storage):
-                    yield Piece(f"{name}/{part.tensor.name}", part, view, shard.replicated)
+                    yield Piece(f"{name}/{part.tensor.name}", part, view, shard.copy, shard.num_copies)
 
     def gradients(self) -> Iterator[Piece]:
         """This rank's pieces of the last step's gradients, whole where they are given (after the reduction, before the next step)."""
         for shard in self._shards:
             for part, view in shard.pieces(shard.grad):
-                yield Piece(part.tensor.name, part, view, shard.replicated)
+                yield Piece(part.tensor.name, part, view, shard.copy, shard.num_copies)
 
     def loaded(self, steps_done: int) -> None:
         """Call after writing into `tensors`: sets the step count and brings the weights in line with their masters."""
@@ -142,13 +148,9 @@ class Optimizer:
             gradients.spread()
 
 
-def _shards(rows: Mapping[Weight, tuple[int, int]], bucket: Bucket) -> Iterator[Shard]:
-    for weight in bucket.weights:
-        first, last = rows[weight]
-        if last > first:
-            master = weight.detach()[first:last].float()
-            states = (master, torch.zeros_like(master), torch.zeros_like(master))
-            yield Shard(weight, first, last, states, bucket.sizes is None)
+def _shard(rows: Rows, bucket: Bucket) -> Shard:
+    master = rows.param.float()
+    return Shard(rows, (master, torch.zeros_like(master), torch.zeros_like(master)), bucket.copy, bucket.num_copies)
 
 
 def clip_scale(norm: float, clip: float) -> float:
@@ -156,17 +158,15 @@ def clip_scale(norm: float, clip: float) -> float:
     return clip / norm if clip and norm > clip else 1.0
 
 
-def _owned_grads(gradients: Gradients, mesh: Mesh) -> Iterator[Tensor]:
+def _owned_grads(shard: Shard, mesh: Mesh) -> Iterator[Tensor]:
     """Views of the gradients that count for the norm: what this rank owns of the rows that it updates.
 
-    Replicas that all update a weight hold equal gradients, and the first counts.
+    Ranks that update the same rows hold equal gradients, and the first counts.
     """
-    for bucket in gradients.memory.buckets:
-        if bucket.sizes is None and mesh.dp.rank:
-            continue
-        for weight in bucket.weights:
-            for part in weight.parts:
-                inside, owned = part.rows(*gradients.memory.rows[weight]), owned_of(part.tensor, mesh.layout, mesh.coord)
-                common = inside.chunk.overlap(owned) if inside is not None and owned is not None else None
-                if inside is not None and common is not None:
-                    yield weight.main_grad[inside.start : inside.stop][common.within(inside.chunk).slices]
+    if shard.copy:
+        return
+    for part, view in shard.pieces(shard.grad):
+        owned = owned_of(part.tensor, mesh.layout, mesh.coord)
+        common = part.chunk.overlap(owned) if owned is not None else None
+        if common is not None:
+            yield view[common.within(part.chunk).slices]

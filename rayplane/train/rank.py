@@ -32,6 +32,7 @@ from rayplane.train.data import Dataset
 from rayplane.train.gradients import Gradients
 from rayplane.train.init import initialise
 from rayplane.train.optim import Optimizer, clip_scale, learning_rate
+from rayplane.train.residence import Residence
 from rayplane.train.stage import Microbatch, Stage
 
 Tensor = torch.Tensor
@@ -59,10 +60,16 @@ class TrainRank:
         # Putting weight gradients off pays where there is communication to hide them behind.
         work = GradWork(defer=mesh.tp.size > 1)
         place = Place(mesh.tp, mesh.cp, work, DTYPES[train.precision], layout.sp, layout.cp_method, layout.recompute)
+        self.presence = Residence(mesh.shard) if layout.zero > 2 else None
+        place = replace(place, presence=self.presence)
         self.chunks = _chunks(spec, place, mesh)
         self.weights = list(dict.fromkeys(w for chunk in self.chunks.values() for w in chunk.weights()))
-        initialise(self.weights, train.seed)
         self._gradients = _gradients(self.chunks, mesh)
+        for c, gradients in self._gradients.items():
+            for bucket in gradients.buckets:
+                bucket.fill(lambda weights: initialise(weights, train.seed))
+            if self.presence is not None:
+                self.presence.move_in(self.chunks[c].units(), gradients.buckets)
         self.optimizer = Optimizer(list(self._gradients.values()), train.optimizer, mesh)
         self._stage = Stage(self.chunks, self._gradients, place, mesh, spec.hidden)
         self._sizes = layout.microbatch_sizes(train.global_batch, mesh.coord.dp)
@@ -112,11 +119,16 @@ class TrainRank:
         micro = layout.micro_batch
         rows = [self._dataset.holdout(i) for i in range(offset, offset + size)]
         batch = [self._microbatch(np.stack(rows[i : i + micro])) for i in range(0, size, micro)]
+        own = len(batch)
+        if layout.zero > 2:
+            # Replicas gather weights together: whoever has fewer samples computes one for the others' sake.
+            idle = self._microbatch(np.stack([self._dataset.holdout(0)]))
+            batch += [idle] * (-(-split(count, layout.dp, 0)[1] // micro) - own)
         losses: list[Tensor] = []
         if batch:
             actions = build_forward(layout, len(batch)).ranks[self.mesh.coord.pp]
             with torch.no_grad():
-                losses = self._stage.run(actions, batch, 1.0 / (count * self._train.data.seq_len), _no_step)
+                losses = self._stage.run(actions, batch, 1.0 / (count * self._train.data.seq_len), _no_step)[:own]
         total = self.mesh.world.all_reduce(self._sum_losses(losses))
         return float(total)
 
@@ -206,7 +218,7 @@ def _chunks(spec: ModelSpec, place: Place, mesh: Mesh) -> dict[int, ModelChunk]:
         first, last = c == 0, c == mesh.layout.num_chunks - 1
         embed = chunks[0].embed if 0 in chunks else None
         tied = embed.weight if embed is not None else None
-        chunks[c] = ModelChunk(place, spec, mesh.layout.layers_of_chunk(c), first, last, tied).to(mesh.device)
+        chunks[c] = ModelChunk(place, spec, mesh.layout.layers_of_chunk(c), first, last, tied)
     return chunks
 
 
@@ -215,9 +227,12 @@ def _gradients(chunks: dict[int, ModelChunk], mesh: Mesh) -> dict[int, Gradients
     seen: set[Weight] = set()
     out: dict[int, Gradients] = {}
     for c, chunk in chunks.items():
-        own = [w for w in chunk.weights() if w not in seen]
-        seen.update(own)
-        out[c] = Gradients(own, _uses(chunk), mesh)
+        units = []
+        for module, _ in chunk.units():
+            units.append([w for w in module.parameters() if isinstance(w, Weight) and w not in seen])
+            seen.update(units[-1])
+        spanning = {w for unit in units for w in unit if w.parts[0].tensor.tied and mesh.layout.num_chunks > 1}
+        out[c] = Gradients([unit for unit in units if unit], _uses(chunk), spanning, mesh)
     return out
 
 

@@ -46,7 +46,7 @@ class Stage:
         self._held: dict[tuple[int, int], Work] = {}
         # A tied weight of two chunks on this rank belongs to the first, whose backward comes last.
         self._owner = {w: c for c, chunk in reversed(chunks.items()) for w in chunk.weights()}
-        self._work.on_added = self._added
+        self._work.on_adding, self._work.on_added = self._adding, self._added
 
     def run(
         self, actions: Sequence[Action], batch: Sequence[Microbatch], scale: float, step: Callable[[Sequence[Tensor]], None]
@@ -144,6 +144,9 @@ class Stage:
             assert grad is not None
             tensor, direction, target = grad, BACKWARD, action.chunk - 1
         self._pipe.send(tensor, self._mesh.layout.stage_of_chunk(target), direction, target, action.microbatch)
+
+    def _adding(self, weight: Weight) -> None:
+        self._gradients[self._owner[weight]].prepare(weight)
 
     def _added(self, weight: Weight) -> None:
         self._gradients[self._owner[weight]].added(weight)

@@ -42,6 +42,15 @@ LAYOUTS = {
     "cp3-ring": Layout(cp=3, micro_batch=2),
     "cp2-gather": Layout(cp=2, micro_batch=2, cp_method="gather"),
     "cp3-gather": Layout(cp=3, micro_batch=2, cp_method="gather"),
+    "dp2-zero2": Layout(dp=2, zero=2, micro_batch=2),
+    "dp3-zero3-uneven-replicas": Layout(dp=3, zero=3, micro_batch=2),
+    "dp2-tp2-sp-zero3": Layout(dp=2, tp=2, sp=True, zero=3, micro_batch=2),
+    "dp2-cp2-zero3-recompute-full": Layout(dp=2, cp=2, zero=3, micro_batch=2, recompute="full"),
+    "dp2-pp2-zero2-interleaved": Layout(dp=2, pp=2, vpp=2, zero=2, micro_batch=1, schedule="interleaved"),
+    "dp2-pp2-zero3-1f1b": Layout(dp=2, pp=2, zero=3, micro_batch=1),
+    "dp4-zero1-shard2": Layout(dp=4, zero=1, shard=2, micro_batch=1),
+    "dp4-zero2-shard2": Layout(dp=4, zero=2, shard=2, micro_batch=1),
+    "dp2-cp2-zero3-shard2": Layout(dp=2, cp=2, zero=3, shard=2, micro_batch=1),
     "dp2-cp2-zero1": Layout(dp=2, cp=2, zero=1, micro_batch=2),
     "cp2-tp2-sp": Layout(cp=2, tp=2, sp=True, micro_batch=3),
     "pp2-cp2-zbv": Layout(pp=2, vpp=2, cp=2, micro_batch=2, schedule="zbv"),
@@ -97,7 +106,16 @@ def test_biases_and_qk_norm_equal_serial(layout, model, serial, tmp_path):
     assert_equal(train(MODELS[model], LAYOUTS[layout], section(tmp_path)), serial(model))
 
 
-@pytest.mark.parametrize("layout", ["dp2", "dp2-tp2", "dp2-pp2"])
+@pytest.mark.parametrize(("schedule", "vpp"), [("zb-h1", 1), ("zbv", 2)])
+@pytest.mark.parametrize("zero", [2, 3])
+def test_zero_with_a_split_backward_reduces_after_the_weights_half(zero, schedule, vpp, serial, tmp_path):
+    """Peers get silently wrong gradients here (pytorch#144530, and FSDP2 under zero-bubble schedules)."""
+    layout = Layout(dp=2, pp=2, vpp=vpp, schedule=schedule, zero=zero, micro_batch=1)
+    for model in ("untied", "tied"):
+        assert_equal(train(MODELS[model], layout, section(tmp_path)), serial(model))
+
+
+@pytest.mark.parametrize("layout", ["dp2", "dp2-tp2", "dp2-pp2", "dp2-zero2", "dp2-pp2-zero3-1f1b"])
 def test_many_buckets_and_slices_equal_serial(layout, serial, tmp_path, monkeypatch):
     """These models fit into one bucket of gradients and one slice of logits; here those hold a few weights, and a few tokens."""
     whole = serial("tied")

@@ -36,6 +36,7 @@ def layouts(draw):
     schedule = draw(st.sampled_from(sorted(SCHEDULES))) if pp > 1 else "1f1b"
     vpp = SCHEDULES[schedule]
     cuts = {1: [()], 2: [(), (3, 1), (0, 4), (4, 0)], 4: [(), (1, 2, 0, 1), (0, 2, 2, 0)]}[pp * vpp]
+    zero = draw(st.sampled_from([0, 1, 2, 3]))
     return Layout(
         dp=dp,
         pp=pp,
@@ -45,7 +46,8 @@ def layouts(draw):
         vpp=vpp,
         schedule=schedule,
         micro_batch=draw(st.sampled_from([1, 2, 3, 8])),
-        zero=draw(st.sampled_from([0, 1])),
+        zero=zero,
+        shard=draw(st.sampled_from([n for n in (0, 1, 2) if not n or dp * cp % n == 0])) if zero else 0,
         recompute=draw(st.sampled_from(["none", "selective", "full"])),
         cp_method=draw(st.sampled_from(["ring", "gather"])),
         boundaries=draw(st.sampled_from(cuts)),

@@ -22,6 +22,7 @@ CHAIN = [
     Layout(dp=2, micro_batch=2),
     Layout(dp=3, tp=2, sp=True, zero=1, micro_batch=2),
     Layout(dp=2, pp=2, vpp=2, schedule="zbv", zero=1, micro_batch=1),
+    Layout(dp=2, cp=2, zero=3, shard=2, micro_batch=2),
 ]
 
 
@@ -41,10 +42,10 @@ def run_part(layout, job, resume, steps):
 
 
 def test_resume_under_other_layouts_equals_straight_through(tmp_path):
-    job = section(tmp_path, steps=25)
+    job = section(tmp_path, steps=30)
     straight = train(SPEC, Layout(micro_batch=8), job)
     losses, newest = [], None
-    for steps, layout in zip((5, 10, 15, 20, 25), CHAIN, strict=True):
+    for steps, layout in zip((5, 10, 15, 20, 25, 30), CHAIN, strict=True):
         losses += run_part(layout, job, newest, steps)
         newest = complete(tmp_path / "run")[-1]
     assert losses == pytest.approx(straight.losses, rel=1e-6)
@@ -59,9 +60,9 @@ def _without_steps(run):
     return type(run)([], [], run.holdout, run.tensors)
 
 
-@pytest.mark.parametrize("zero", [0, 1])
-def test_every_element_is_written_once(zero, tmp_path):
-    run_part(Layout(dp=2, pp=2, tp=2, zero=zero, micro_batch=2), section(tmp_path), None, 1)
+@pytest.mark.parametrize(("zero", "shard"), [(0, 0), (1, 0), (3, 0), (2, 2)])
+def test_every_element_is_written_once(zero, shard, tmp_path):
+    run_part(Layout(dp=4 if shard else 2, pp=2, tp=2 - shard // 2, zero=zero, shard=shard, micro_batch=2), section(tmp_path), None, 1)
     manifest = Manifest.read(complete(tmp_path / "run")[-1])
     shapes = {t.name: t.numel for t in SPEC.tensors()}
     assert {n.partition("/")[2] for n in manifest.tensors} == set(shapes)

@@ -101,12 +101,21 @@ def test_a_layout_prints_what_it_does() -> None:
     assert str(Layout()) == "1 device mb1"
     text = str(Layout(dp=2, pp=2, micro_batch=2, boundaries=(5, 3), zero=1, recompute="full"))
     assert text == "dp2 pp2 1f1b zero1 recompute full mb2 5+3"
+    assert str(Layout(dp=4, zero=3, shard=2, recompute="selective", recompute_layers=2)) == "dp4 zero3 shard2 recompute selective 2 mb1"
+
+
+def test_replicas_have_equally_many_microbatches_where_zero_has_them_meet_in_each() -> None:
+    plain, cut = (Layout(dp=3, micro_batch=2, zero=zero) for zero in (1, 2))
+    assert [plain.microbatch_sizes(13, d) for d in range(3)] == [(2, 2, 1), (2, 2), (2, 2)]
+    assert [cut.microbatch_sizes(13, d) for d in range(3)] == [(2, 2, 1), (2, 1, 1), (2, 1, 1)]
 
 
 def test_what_the_runtime_does_not_execute_is_named_by_field() -> None:
     assert unsupported(Layout(dp=2, pp=2, tp=2)) == []
     assert unsupported(Layout(cp=2, tp=2, sp=True, zero=1, recompute="full")) == []
     assert unsupported(Layout(pp=2, vpp=3, schedule="interleaved")) == []
-    assert [f for f, _ in unsupported(Layout(sp=True, vpp=2, zero=2))] == ["sp", "vpp", "zero"]
+    assert [f for f, _ in unsupported(Layout(sp=True, vpp=2, shard=2))] == ["sp", "vpp", "shard"]
+    assert [f for f, _ in unsupported(Layout(dp=4, zero=2, shard=3, recompute_layers=1))] == ["shard", "recompute_layers"]
+    assert unsupported(Layout(dp=3, cp=2, zero=3, shard=2, recompute="full", recompute_layers=1)) == []
     assert [f for f, _ in unsupported(Layout(pp=2, schedule="interleaved"))] == ["vpp"]
     assert [f for f, _ in unsupported(Layout(pp=2, vpp=3, schedule="zbv"))] == ["vpp"]
