@@ -26,6 +26,7 @@ from rayplane.cli.plan import plan
 from rayplane.cli.prepare import prepare
 from rayplane.cli.run import run
 from rayplane.cli.status import status
+from rayplane.cli.trace import trace
 from rayplane.cli.validate import validate
 from rayplane.cli.words import as_json
 from rayplane.control.machine import INTERRUPTED
@@ -66,7 +67,7 @@ def in_words(command: Callable[P, None]) -> Callable[P, None]:
 
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-for command in (run, plan, check, prepare, status, validate, export):
+for command in (run, plan, trace, check, prepare, status, validate, export):
     app.command()(in_words(command))
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 WIDE = 200
 """Columns of a table that goes to a file or a pipe, where nothing should be cut."""
@@ -35,7 +36,7 @@ def screen(stderr: bool = False) -> Console:
     return console
 
 
-def say(console: Console, text: str) -> None:
+def say(console: Console, text: str | Text) -> None:
     """Print text as it is, unwrapped."""
     try:
         console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -6,6 +6,7 @@
       ...                              host
     clock.take()                       {"host": …, "forward": …, "tp": …}   sums to the time since start
 
+Between `record` and `recorded` the changes themselves are kept: which phase, of which subject (an Action), from when until when.
 On a CPU a stamp is a time; on CUDA it is an event on the compute stream, read only in `take`, so that nothing waits inside a step.
 """
 
@@ -13,11 +14,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import torch
 
+from rayplane.spec.report import Stretch
+
 Stamp = Any
+Mark = tuple[str, object, Stamp]
+"""From this moment on the clock is in a phase, for a subject."""
 
 
 class PhaseClock:
@@ -30,12 +36,16 @@ class PhaseClock:
     ):
         self._stamp, self._elapsed_s = stamp, elapsed_s
         self._stack = ["host"]
-        self._marks: list[tuple[str, Stamp]] = []
+        self._subject: object = ""
+        self._marks: list[Mark] = []
+        self._origin: Mark | None = None
+        self._kept: list[Mark] = []
         self.start()
 
     def start(self) -> None:
         """Forget what was measured; a new step begins."""
-        self._marks = [(self._stack[-1], self._stamp())]
+        self._marks = []
+        self._mark()
 
     def phase(self, name: str) -> _Phase:
         """A context in which time counts as `name`."""
@@ -44,21 +54,48 @@ class PhaseClock:
     def enter(self, name: str) -> None:
         """Begin an inner phase."""
         self._stack.append(name)
-        self._marks.append((name, self._stamp()))
+        self._mark()
 
     def leave(self) -> None:
         """End the inner phase and go on with the outer one."""
         self._stack.pop()
-        self._marks.append((self._stack[-1], self._stamp()))
+        self._mark()
+
+    def about(self, subject: object) -> None:
+        """What follows is for `subject`, which names it by how it prints."""
+        self._subject = subject
+        if self._origin is not None:
+            self._mark()
 
     def take(self) -> dict[str, float]:
         """Seconds by phase since the last `start` or `take`; the next step begins at this very moment."""
-        marks, end = self._marks, self._stamp()
-        self._marks = [(self._stack[-1], end)]
+        marks = self._marks
+        self.start()
         seconds: dict[str, float] = {}
-        for (name, begin), (_, until) in zip(marks, [*marks[1:], ("", end)], strict=True):
+        for (name, _, begin), (_, _, until) in pairwise((*marks, *self._marks)):
             seconds[name] = seconds.get(name, 0.0) + self._elapsed_s(begin, until)
+        if self._origin is not None:
+            self._kept += marks
         return seconds
+
+    def record(self) -> None:
+        """Keep every change from now on; this moment is second 0 of what `recorded` gives."""
+        self._mark()
+        self._origin, self._kept = self._marks[-1], []
+
+    def recorded(self) -> tuple[Stretch, ...]:
+        """What happened between `record` and the last `take`; no more is kept."""
+        assert self._origin is not None, "nothing was recorded"
+        (_, _, begin), marks = self._origin, [*self._kept, self._marks[0]]
+        marks = marks[marks.index(self._origin) :]
+        self._origin, self._kept = None, []
+        seconds = [self._elapsed_s(begin, stamp) for _, _, stamp in marks]
+        return tuple(
+            Stretch(phase, str(subject), *ends_s) for (phase, subject, _), ends_s in zip(marks[:-1], pairwise(seconds), strict=True)
+        )
+
+    def _mark(self) -> None:
+        self._marks.append((self._stack[-1], self._subject, self._stamp()))
 
 
 class _Phase:

@@ -7,19 +7,17 @@ layout    boundaries add up to the model, no rank is left without a head, a row 
 
 from __future__ import annotations
 
-import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
 from rayplane.errors import Problem, SpecError
+from rayplane.spec.files import file_problems, is_prefix, path_problems
 from rayplane.spec.job import DataSection, LayoutSection, ModelSection, TrainSection
 from rayplane.spec.layout import unsupported
 from rayplane.spec.model import ModelSpec
-from rayplane.spec.paths import path_fault
 from rayplane.spec.source import load_model
+from rayplane.spec.tokenizer import tokenizer_problems
 
-STDLIB = "python://stdlib"
-"""A data path: the running interpreter's own library."""
 TOKENS = frozenset({".npy", ".bin", ".idx"})
 """Suffixes of files that hold tokens already."""
 
@@ -40,25 +38,19 @@ def check_sections(sections: Sections) -> list[Problem]:
     model, problems = _model(sections.model)
     train, layout = sections.train, sections.layout
     if train:
-        problems += _optimizer(train)
+        problems += _optimizer(train) + _trace(train)
         problems += _weights(train.data)
-        problems += _masks(train.data)
-        faults = _paths(train, sections.local)
-        problems += faults or (_files(train) if sections.local else [])
+        faults = path_problems(train, sections.local)
+        problems += faults
+        if sections.local and not faults:
+            problems += file_problems(train) + tokenizer_problems(train.data.tokenizer, sections.model if model else None)
     if train and model and not faults:
         problems += _fits(train, model)
     if layout:
         problems += [Problem(reason, f"layout.{field}") for field, reason in unsupported(layout.layout(1))]
         problems += _batch(layout, train) + _sequence(layout, train) if train else []
         problems += _cut(layout, model) if model else []
-    if layout and model and train:
-        problems += _window(layout, model, train)
     return problems
-
-
-def data_path(path: str) -> Path:
-    """Where a data path of a job lies on this machine."""
-    return Path(sysconfig.get_path("stdlib")) if path == STDLIB else Path(path).expanduser()
 
 
 def _model(section: ModelSection | None) -> tuple[ModelSpec | None, list[Problem]]:
@@ -79,6 +71,13 @@ def _optimizer(train: TrainSection) -> list[Problem]:
     return problems
 
 
+def _trace(train: TrainSection) -> list[Problem]:
+    if train.trace is None or train.trace.first <= train.steps:
+        return []
+    message = f"{train.trace.first} is more than train.steps ({train.steps}); nothing would be recorded"
+    return [Problem(message, "train.trace.first")]
+
+
 def _weights(data: DataSection) -> list[Problem]:
     weighted = [i for i, source in enumerate(data.path) if source.weight is not None]
     missing = [i for i, source in enumerate(data.path) if source.weight is None]
@@ -89,13 +88,6 @@ def _weights(data: DataSection) -> list[Problem]:
     return [Problem(message, f"train.data.path[{missing[0]}]")]
 
 
-def _masks(data: DataSection) -> list[Problem]:
-    if not data.document_mask:
-        return []
-    message = "the documents of a sample are not kept apart in attention yet; use document_mask: false"
-    return [Problem(message, "train.data.document_mask")]
-
-
 def _sequence(layout: LayoutSection, train: TrainSection) -> list[Problem]:
     if layout.cp == 1 or train.data.seq_len >= 2 * layout.cp:
         return []
@@ -103,48 +95,12 @@ def _sequence(layout: LayoutSection, train: TrainSection) -> list[Problem]:
     return [Problem(message, "layout.cp")]
 
 
-def _paths(train: TrainSection, local: bool) -> list[Problem]:
-    """Texts that are no paths: nothing can be looked up there."""
-    fields = {f"train.data.path[{i}]": source.path for i, source in enumerate(train.data.path)}
-    fields |= {"train.data.tokenizer": train.data.tokenizer, "train.checkpoint.dir": train.checkpoint.dir}
-    problems = [Problem(fault, field) for field, text in fields.items() if (fault := path_fault(text, local))]
-    if not problems and not Path(train.checkpoint.dir).expanduser().absolute().name:
-        problems.append(Problem("/ cannot be a job's folder; name one of its own", "train.checkpoint.dir"))
-    return problems
-
-
-def _files(train: TrainSection) -> list[Problem]:
-    problems = [p for i, source in enumerate(train.data.path) for p in _data_file(source.path, f"train.data.path[{i}]")]
-    tokenizer = Path(train.data.tokenizer).expanduser()
-    if train.data.tokenizer != "bytes" and not (tokenizer.is_file() or (tokenizer / "tokenizer.json").is_file()):
-        message = f"{train.data.tokenizer} is neither 'bytes' nor a tokenizer.json nor a folder with one"
-        problems.append(Problem(message, "train.data.tokenizer"))
-    folder = Path(train.checkpoint.dir).expanduser().absolute()
-    there = next(p for p in (folder, *folder.parents) if p.exists())
-    if not there.is_dir():
-        problems.append(Problem(f"{there} is a file; name a folder", "train.checkpoint.dir"))
-    return problems
-
-
-def _data_file(path: str, field: str) -> list[Problem]:
-    if "://" in path and path != STDLIB:
-        return [Problem(f"unknown kind of path {path!r}; there are files, folders and {STDLIB}", field)]
-    if not (data_path(path).exists() or _is_prefix(path)):
-        return [Problem(f"no such file or folder: {path} (looked in {Path.cwd()})", field)]
-    return []
-
-
-def _is_prefix(path: str) -> bool:
-    """Whether a path is what two files, PATH.idx and PATH.bin, have in common."""
-    return all(data_path(f"{path}{suffix}").is_file() for suffix in (".idx", ".bin"))
-
-
 def _fits(train: TrainSection, model: ModelSpec) -> list[Problem]:
     data, problems = train.data, []
     if data.seq_len > model.max_seq:
         message = f"{data.seq_len} is more than the {model.max_seq} positions of model {model.name}; shorten it, or raise max_seq"
         problems.append(Problem(message, "train.data.seq_len"))
-    is_text = any(Path(source.path).suffix not in TOKENS and not _is_prefix(source.path) for source in data.path)
+    is_text = any(Path(source.path).suffix not in TOKENS and not is_prefix(source.path) for source in data.path)
     if is_text and data.tokenizer == "bytes" and model.vocab < 256:
         message = f"bytes need a vocabulary of 256, model {model.name} has {model.vocab}; raise vocab, or name a tokenizer.json"
         problems.append(Problem(message, "train.data.tokenizer"))
@@ -162,16 +118,6 @@ def _batch(layout: LayoutSection, train: TrainSection) -> list[Problem]:
         )
         return [Problem(message, "layout.zero")]
     return []
-
-
-def _window(layout: LayoutSection, model: ModelSpec, train: TrainSection) -> list[Problem]:
-    if layout.cp == 1 or not 0 < model.window < train.data.seq_len:
-        return []
-    message = (
-        f"{layout.cp} ranks cannot share sequences of {train.data.seq_len} tokens that attend over a window of {model.window}; "
-        f"use cp: 1, or train.data.seq_len: {model.window} or less"
-    )
-    return [Problem(message, "layout.cp")]
 
 
 def _cut(layout: LayoutSection, model: ModelSpec) -> list[Problem]:

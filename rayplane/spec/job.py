@@ -110,7 +110,9 @@ class DataSection(Section):
     dtype: Literal["uint8", "uint16", "int32", "uint32", "int64"] = "uint16"
     """Element type of .bin token arrays; Megatron's .idx says it itself."""
     document_mask: bool = False
-    """Whether tokens attend only within their own document, where a sample holds several."""
+    """Whether tokens attend only within their own document, where a sample holds several, and are never to predict the next one's
+    first token. Needs data that says where documents start: text, or Megatron's .idx.
+    """
     seed: Count = 0
     """Order of the samples."""
 
@@ -146,6 +148,14 @@ class CheckpointSection(Section):
     """Newest complete checkpoints to keep."""
 
 
+class TraceSection(Section):
+    """Steps of which every rank records what it did when, for `rayplane trace`."""
+
+    first: PositiveInt = 10
+    """The first of them, counted from 1."""
+    steps: Annotated[int, Field(gt=0, le=1000)] = 2
+
+
 class TrainSection(Section):
     """A training job."""
 
@@ -159,6 +169,8 @@ class TrainSection(Section):
     seed: Count = 0
     """Initial weights."""
     checkpoint: CheckpointSection
+    trace: TraceSection | None = None
+    """Nothing is recorded when left out; `trace: {}` records steps 10 and 11."""
 
 
 class LayoutSection(Section):

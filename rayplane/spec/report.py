@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from rayplane.spec.layout import Layout
+
 PHASES = ("data", "forward", "backward", "recv_wait", "tp", "cp", "dp", "optimizer", "host")
 """Where a rank's time in a step goes; the seconds of all phases sum to the step's wall time."""
 
@@ -30,6 +32,30 @@ class StepReport:
     """Bytes this rank sent, by mesh axis."""
     memory_bytes: int = 0
     """Peak memory of the rank so far (resident set on CPU, allocated on CUDA)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A stretch of a rank's time in one phase, in seconds from the moment at which its trace begins."""
+
+    phase: str
+    action: str
+    """The Action that it belongs to, as it prints; empty outside of the Action list."""
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RankTrace:
+    """All that one rank did in one step, in order; its stretches leave no gap."""
+
+    rank: int
+    step: int
+    layout: Layout
+    host: str
+    start_unix_s: float
+    """When this rank left the barrier at which its trace begins, by the clock of its host."""
+    stretches: tuple[Stretch, ...]
 
 
 @dataclass(frozen=True, slots=True)

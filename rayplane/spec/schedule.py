@@ -79,5 +79,14 @@ class Schedule:
         return "\n".join(f"{rank}  {' '.join(map(str, actions))}" for rank, actions in enumerate(self.ranks))
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """An Action in time, as it was played or as it was measured."""
+
+    action: Action
+    start_s: float
+    end_s: float
+
+
 class ScheduleError(Exception):
     """A schedule that would deadlock, skip work or do it twice."""

@@ -4,6 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
+from rayplane.cli.app import app
+from rayplane.spec.builders import BUILDERS
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -32,3 +36,15 @@ def test_files_that_are_named_exist(document):
     named = re.findall(r"`((?:rayplane|jobs|tests|benchmarks|docs)/[\w./-]+?)(?:::\w+)?`", text)
     named += [f"rayplane/{path}" for path in re.findall(r"`((?:comm|control|model|runtime|spec|train)/[\w./-]*)`", text)]
     assert not [path for path in named if not (ROOT / path).exists()]
+
+
+def test_pictures_are_what_the_command_draws():
+    text = (DOCS / "parallelism.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```console\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+    examples = [example for block in blocks for example in re.split(r"^\$ ", block, flags=re.MULTILINE)]
+    shown = [example for example in examples if example.startswith("rayplane trace")]
+    for example in shown:
+        command, *lines = example.splitlines()
+        printed = CliRunner().invoke(app, command.split()[1:]).stdout
+        assert [line.rstrip() for line in printed.splitlines()] == lines, command
+    assert {name for name in BUILDERS if any(f"--schedule {name} " in example for example in shown)} == set(BUILDERS)
