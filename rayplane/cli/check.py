@@ -31,9 +31,10 @@ def check(
 ) -> None:
     """Run a step of a small form of the job under its layout and on one device, and say where they part; exit code 1 if they do."""
     spec = load_job(job)
-    model, workload = load_model(spec.model), Workload(spec.train.global_batch, spec.train.data.seq_len, spec.train.precision)
+    model, workload = load_model(spec.model), Workload.of(spec.train)
     layout = search(model, workload, cluster_of(spec), None if spec.layout == "auto" else spec.layout).layout
-    answer = _ask({"model": asdict(model), "layout": asdict(layout), "global_batch": spec.train.global_batch})
+    question = {"model": asdict(model), "layout": asdict(layout), "global_batch": spec.train.global_batch}
+    answer = _ask({**question, "document_mask": spec.train.data.document_mask})
     if json:
         typer.echo(as_json(answer))
     else:

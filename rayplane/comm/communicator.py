@@ -47,12 +47,17 @@ class Communicator:
 
     def all_gather(self, x: Tensor, sizes: Sequence[int] | None = None) -> Tensor:
         """Every rank's x along dim 0, in rank order; `sizes` gives each rank's rows where they differ."""
+        out, finish = self.start_all_gather(x, sizes)
+        finish()
+        return out
+
+    def start_all_gather(self, x: Tensor, sizes: Sequence[int] | None = None) -> tuple[Tensor, Wait]:
+        """Begin an all-gather; the tensor holds every rank's x once the returned function has been called."""
         if self.size == 1:
-            return x
+            return x, _nothing
         sizes = sizes or [x.shape[0]] * self.size
         out = x.new_empty((sum(sizes), *x.shape[1:]))
-        self._begin("all_gather", lambda t: t.all_gather(out, x.contiguous(), sizes))()
-        return out
+        return out, self._begin("all_gather", lambda t: t.all_gather(out, x.contiguous(), sizes))
 
     def reduce_scatter(self, x: Tensor, sizes: Sequence[int] | None = None) -> Tensor:
         """This rank's rows of the sum of x over the axis; `sizes` gives each rank's rows where they differ."""

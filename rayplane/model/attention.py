@@ -17,10 +17,10 @@ import torch.nn.functional as F
 from torch import nn
 from torch.autograd import Function
 
-from rayplane.model.context import Context, attend
-from rayplane.model.layers import Linear, Place
+from rayplane.comm.functions import Rows
+from rayplane.model.context import Context, Mask, attend
+from rayplane.model.layers import ColumnLinear, Place, RowLinear
 from rayplane.model.norms import RmsNorm
-from rayplane.model.window import window_attention
 from rayplane.spec.model import ModelSpec, Rope
 from rayplane.spec.sharding import TensorSpec
 
@@ -29,7 +29,7 @@ Tensor = torch.Tensor
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """What the attention of all layers shares in one forward, whatever the batch."""
+    """What the attention of all layers shares in one forward."""
 
     seq: int
     """Tokens of the whole sequences."""
@@ -37,8 +37,8 @@ class Flow:
     """Those of this rank's tokens in their sequence, [S]."""
     rope: tuple[Tensor, Tensor] | None
     """cos and sin of the angles at those positions; None where positions are learned."""
-    band: Tensor | None
-    """The mask of a sliding window that is shorter than the sequence."""
+    mask: Mask | None
+    """What each query sees; None where that is all before it, and all of it on this rank."""
 
 
 def rope_frequencies(rope: Rope, head_dim: int) -> Tensor:
@@ -84,8 +84,8 @@ class Attention(nn.Module):
     def __init__(self, place: Place, spec: ModelSpec, tensors: dict[str, TensorSpec]):
         super().__init__()
         biases = [tensors[f"{n}_bias"] for n in "qkv"] if spec.qkv_bias else []
-        self.qkv = Linear(place, [tensors[n] for n in "qkv"], biases)
-        self.o = Linear(place, [tensors["o"]])
+        self.qkv = ColumnLinear(place, [tensors[n] for n in "qkv"], biases)
+        self.o = RowLinear(place, tensors["o"])
         self.q_norm = RmsNorm(place, tensors["q_norm"], spec.norm_eps, heads=True) if spec.qk_norm else None
         self.k_norm = RmsNorm(place, tensors["k_norm"], spec.norm_eps, heads=True) if spec.qk_norm else None
         self._head_dim, self._place = spec.head_dim, place
@@ -94,8 +94,8 @@ class Attention(nn.Module):
         serves = [(first + i) // spec.group - first_kv for i in range(self._heads)]
         self._kv_of_head = None if serves == list(range(self._heads)) else torch.tensor(serves)
 
-    def forward(self, x: Tensor, flow: Flow) -> Tensor:  # [N, H] -> [N, H]
-        return self.o(self._place.again("selective", self._core, self.qkv(x), flow))
+    def forward(self, x: Tensor, flow: Flow, rows: Rows) -> Tensor:  # [n, H] -> [N, H]
+        return self.o(self._place.again("selective", self._core, self.qkv(x, rows), flow))
 
     def _core(self, qkv: Tensor, flow: Flow) -> Tensor:  # [N, (h + 2 k) D] -> [N, h D]
         d = self._head_dim
@@ -110,10 +110,8 @@ class Attention(nn.Module):
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, flow: Flow) -> Tensor:  # [B, h, S, D], [B, k, S, D] -> [B, h, S, D]
         serves = self._kv_of_head.to(k.device) if self._kv_of_head is not None else None
-        if self._place.cp.size > 1:
-            return attend(q, k, v, Context(self._place.cp, flow.seq, serves), self._place.cp_method)
+        if flow.mask is not None:
+            return attend(q, k, v, Context(self._place.cp, flow.seq, flow.mask, serves), self._place.cp_method)
         if serves is not None:
             k, v = k.index_select(1, serves), v.index_select(1, serves)
-        if flow.band is not None:
-            return window_attention(q, k, v, flow.band)
         return F.scaled_dot_product_attention(q, k, v, is_causal=True)

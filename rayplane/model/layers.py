@@ -9,7 +9,7 @@ Each autograd Function returns the gradient of its input and hands the gradient 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,9 +19,9 @@ from torch.autograd import Function
 from torch.utils.checkpoint import checkpoint
 
 from rayplane.comm.communicator import Communicator
-from rayplane.comm.functions import Rows, enter, leave
+from rayplane.comm.functions import Rows, leave, start_sum, start_whole
 from rayplane.model.matmul import linear
-from rayplane.model.parameter import GradWork, Weight, weight
+from rayplane.model.parameter import Add, GradWork, Weight, weight
 from rayplane.model.presence import Presence, during
 from rayplane.spec.layout import split
 from rayplane.spec.sharding import TensorSpec, tp_chunk
@@ -41,6 +41,8 @@ class Place:
     cp_method: str = "ring"
     recompute: str = "none"
     """What backward computes again instead of keeping it: none, selective (attention and the gated product), full (whole layers)."""
+    recompute_layers: int = 0
+    """How many layers of a chunk do so, from its first on; 0 all."""
     presence: Presence | None = None
     """Brings weights that are not there between uses; None where all are."""
 
@@ -50,6 +52,10 @@ class Place:
             return None
         return [split(num_tokens, self.tp.size, i)[1] for i in range(self.tp.size)]
 
+    def of_layer(self, index: int) -> Place:
+        """Where layer `index` of a chunk runs."""
+        return replace(self, recompute="none") if 0 < self.recompute_layers <= index else self
+
     def again(self, level: str, function: Callable[..., Tensor], *inputs: Any) -> Tensor:
         """function(*inputs), keeping only the inputs for backward where the job recomputes at this level (Chen et al., 2016)."""
         if self.recompute != level or not torch.is_grad_enabled():
@@ -57,8 +63,8 @@ class Place:
         return checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False)
 
     def whole(self, x: Tensor, rows: Rows) -> Tensor:
-        """The residual stream before a cut weight: [n, H] -> [N, H]."""
-        return enter(x, self.tp, rows, self.grads.run)
+        """The residual stream before a cut weight, without its backward: [n, H] -> [N, H]."""
+        return start_whole(x, self.tp, rows)()
 
     def summed(self, y: Tensor, rows: Rows) -> Tensor:
         """Partial results behind a cut weight as part of the residual stream: [N, H] -> [n, H]."""
@@ -69,20 +75,74 @@ class Place:
         return weight(tensors, [tp_chunk(t, self.tp.size, self.tp.rank) for t in tensors], self.dtype, partial)
 
 
-class _Linear(Function):
+class _ColumnLinear(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, w: Weight, bias: Weight | None, grads: GradWork) -> Tensor:
+    def forward(ctx: Any, x: Tensor, w: Weight, bias: Weight | None, place: Place, rows: Rows) -> Tensor:
         ctx.save_for_backward(x)
-        ctx.w, ctx.bias, ctx.grads = w, bias, grads
-        return linear(x, w, bias)
+        ctx.w, ctx.bias, ctx.place, ctx.rows = w, bias, place, rows
+        return linear(place.whole(x, rows), w, bias)
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None, None, None]:
+        (x,) = ctx.saved_tensors
+        place, rows = ctx.place, ctx.rows
+
+        def start() -> Add:
+            whole = start_whole(x, place.tp, rows)
+            return lambda buffer: add_product(buffer, dy.t(), whole())
+
+        place.grads.push_start(ctx.w, start)
+        if ctx.bias is not None:
+            place.grads.push(ctx.bias, lambda buffer: add_rows(buffer, dy))
+        finish = start_sum(linear(dy, ctx.w.t()), place.tp, rows)
+        place.grads.run()
+        return finish(), None, None, None, None
+
+
+class ColumnLinear(nn.Module):
+    """x @ W.T + b for this rank's rows of W, and `enter` before it: x is this rank's rows of the residual stream.
+
+    Only they are kept for backward, which gathers them again (Korthikanti et al., 2022, section 4.2.2):
+
+        gather of x   ──────────▶
+        compute         dy W      what was put off; dy.T x
+        sum of dy W               ──────────▶
+    """
+
+    def __init__(self, place: Place, tensors: Sequence[TensorSpec], biases: Sequence[TensorSpec] = ()):
+        super().__init__()
+        self.weight = place.weight(*tensors)
+        self.bias = place.weight(*biases) if biases else None
+        self._place = place
+
+    def forward(self, x: Tensor, rows: Rows) -> Tensor:  # [n, H] -> [N, O]
+        return _ColumnLinear.apply(x, self.weight, self.bias, self._place, rows)
+
+
+class _RowLinear(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Weight, grads: GradWork) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.w, ctx.grads = w, grads
+        return linear(x, w)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None]:
         (x,) = ctx.saved_tensors
         ctx.grads.push(ctx.w, lambda buffer: add_product(buffer, dy.t(), x))
-        if ctx.bias is not None:
-            ctx.grads.push(ctx.bias, lambda buffer: buffer.add_(dy.sum(0)))
-        return linear(dy, ctx.w.t()), None, None, None
+        return linear(dy, ctx.w.t()), None, None
+
+
+class RowLinear(nn.Module):
+    """x @ W.T for this rank's columns of W: its partial result, to be summed over tp (`Place.summed`)."""
+
+    def __init__(self, place: Place, tensor: TensorSpec):
+        super().__init__()
+        self.weight = place.weight(tensor)
+        self._grads = place.grads
+
+    def forward(self, x: Tensor) -> Tensor:  # [N, columns] -> [N, H]
+        return _RowLinear.apply(x, self.weight, self._grads)
 
 
 def add_product(buffer: Tensor, a: Tensor, b: Tensor) -> None:
@@ -93,17 +153,9 @@ def add_product(buffer: Tensor, a: Tensor, b: Tensor) -> None:
         buffer.add_(a @ b)
 
 
-class Linear(nn.Module):
-    """x @ W.T + b for this rank's part of W: rows are cut (column parallel) or columns are (row parallel), by the tensors' dims."""
-
-    def __init__(self, place: Place, tensors: Sequence[TensorSpec], biases: Sequence[TensorSpec] = ()):
-        super().__init__()
-        self.weight = place.weight(*tensors)
-        self.bias = place.weight(*biases) if biases else None
-        self._grads = place.grads
-
-    def forward(self, x: Tensor) -> Tensor:  # [N, in] -> [N, O]
-        return _Linear.apply(x, self.weight, self.bias, self._grads)
+def add_rows(buffer: Tensor, rows: Tensor) -> None:
+    """buffer += the sum of the rows, in fp32."""
+    buffer.add_(rows.sum(0, dtype=buffer.dtype))
 
 
 class _AddBias(Function):
@@ -115,7 +167,9 @@ class _AddBias(Function):
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None]:
-        ctx.grads.push(ctx.bias, lambda buffer: buffer.add_(dy.sum(0)))
+        # Summed at once: a schedule that holds weight work back would else keep dy alive.
+        db = dy.sum(0, dtype=torch.float32)
+        ctx.grads.push(ctx.bias, lambda buffer: buffer.add_(db))
         return dy, None, None
 
 

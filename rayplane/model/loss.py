@@ -4,7 +4,7 @@
 
 W's rows are cut over tp, so the log-sum-exp takes one max and one sum over tp; tokens go through in slices, so that at most
 SLICE_ELEMENTS logits exist at a time. With gradients on, each slice's gradients are taken while its logits are there:
-d logits = (softmax - onehot) * scale gives the gradient of x, kept for backward, and of W, added to its buffer.
+d logits = (softmax - onehot) * scale gives the gradient of x, summed over tp and kept for backward, and of W, added to its buffer.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import nn
 from torch.autograd import Function
 
 from rayplane.comm.communicator import Communicator
+from rayplane.comm.functions import Rows, start_sum, start_whole
 from rayplane.model.layers import Place, add_product
 from rayplane.model.matmul import linear
 from rayplane.model.parameter import GradWork, Weight
@@ -24,32 +25,37 @@ from rayplane.spec.sharding import TensorSpec
 
 Tensor = torch.Tensor
 SLICE_ELEMENTS = 1 << 22
+IGNORED = -100
+"""A target that does not count: it adds nothing to the loss or to any gradient."""
 
 
 class _HeadLoss(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, w: Weight, targets: Tensor, scale: float, head: Head) -> Tensor:
+    def forward(ctx: Any, x: Tensor, w: Weight, targets: Tensor, scale: float, rows: Rows, head: Head) -> Tensor:
+        whole, summed = start_whole(x, head.tp, rows)(), None
         loss = x.new_zeros((), dtype=torch.float32)
-        dx = torch.empty_like(x) if ctx.needs_input_grad[0] else None
-        rows = max(1, SLICE_ELEMENTS // head.widest)
-        for begin in range(0, x.shape[0], rows):
-            part = slice(begin, begin + rows)
-            probabilities, token_loss = head.softmax(linear(x[part], w), targets[part])
-            loss += token_loss.sum() * scale
+        dx = torch.empty_like(whole) if ctx.needs_input_grad[0] else None
+        size = max(1, SLICE_ELEMENTS // head.widest)
+        for begin in range(0, whole.shape[0], size):
+            part = slice(begin, begin + size)
+            probabilities, token_loss = head.softmax(linear(whole[part], w), targets[part])
+            counts = targets[part] != IGNORED
+            loss += token_loss.masked_fill_(~counts, 0.0).sum() * scale
             if dx is not None:
-                dlogits = head.subtract_target(probabilities, targets[part]).mul_(scale).to(x.dtype)
+                dlogits = head.subtract_target(probabilities, targets[part]).mul_((counts * scale)[:, None]).to(x.dtype)
                 dx[part] = linear(dlogits, w.t())
-                if w.requires_grad:
-                    head.add_weight_grad(dlogits, x[part])
-        ctx.save_for_backward(dx)
+                if part.stop >= whole.shape[0]:
+                    summed = start_sum(dx, head.tp, rows)
+                head.add_weight_grad(dlogits, whole[part])
+        ctx.save_for_backward(summed() if summed else dx)
         ctx.w, ctx.grads = w, head.grads
         return loss
 
     @staticmethod
-    def backward(ctx: Any, dloss: Tensor) -> tuple[Tensor, None, None, None, None]:
+    def backward(ctx: Any, dloss: Tensor) -> tuple[Tensor, None, None, None, None, None]:
         (dx,) = ctx.saved_tensors
         ctx.grads.push(ctx.w, lambda buffer: None)
-        return dx * dloss.to(dx.dtype), None, None, None, None
+        return dx * dloss.to(dx.dtype), None, None, None, None, None
 
 
 class Head(nn.Module):
@@ -70,9 +76,8 @@ class Head(nn.Module):
 
         Its gradient must be taken with a gradient of 1: the weight's part is added here, at forward time.
         """
-        x = self._place.whole(x, self._place.rows(targets.shape[0]))
         with during(self._place.presence, self):
-            return _HeadLoss.apply(x, self.weight, targets, scale, self)
+            return _HeadLoss.apply(x, self.weight, targets, scale, self._place.rows(targets.shape[0]), self)
 
     def logits(self, x: Tensor) -> Tensor:  # [N, H] -> [N, vocabulary]
         """All logits, gathered over tp; for inspection and sampling, not for training."""

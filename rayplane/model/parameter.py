@@ -10,7 +10,7 @@ communication to hide it behind.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,6 +21,8 @@ from rayplane.spec.sharding import Chunk, TensorSpec
 Tensor = torch.Tensor
 Add = Callable[[Tensor], None]
 """Adds a gradient into the buffer it is given."""
+Start = Callable[[], Add]
+"""Begins what an Add must wait for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ def weight(tensors: Sequence[TensorSpec], boxes: Sequence[Chunk], dtype: torch.d
     return out
 
 
-Work = list[tuple[Weight, Add]]
+Work = list[tuple[Weight, Start]]
 
 
 class GradWork:
@@ -86,10 +88,17 @@ class GradWork:
 
     def push(self, weight: Weight, add: Add) -> None:
         """Have `add` add to the weight's gradient, now or at the next `run`."""
-        if self._defer or self._held:
-            self._queue.append((weight, add))
+        self.push_start(weight, lambda: add)
+
+    def push_start(self, weight: Weight, start: Start) -> None:
+        """The same for an add that needs communication: it begins now, or for work that is held when that is done."""
+        if self._held:
+            self._queue.append((weight, start))
+        elif self._defer:
+            add = start()
+            self._queue.append((weight, lambda: add))
         else:
-            self.do([(weight, add)])
+            self.do([(weight, start)])
 
     def run(self) -> None:
         """Do what was put off, unless it is held."""
@@ -116,7 +125,19 @@ class GradWork:
     @torch.no_grad()
     def do(self, work: Work) -> None:
         """Do work that was held."""
-        for weight, add in work:
+        for weight, add in _started(work):
             add(self.buffer(weight))
             if self.on_added:
                 self.on_added(weight)
+
+
+def _started(work: Work) -> Iterator[tuple[Weight, Add]]:
+    """Each item once the one behind it has begun, so that what that must wait for is under way beside this one."""
+    ahead: tuple[Weight, Add] | None = None
+    for weight, start in work:
+        begun = weight, start()
+        if ahead is not None:
+            yield ahead
+        ahead = begun
+    if ahead is not None:
+        yield ahead

@@ -8,6 +8,8 @@ It knows no rank: a chunk builds only the tensors it holds, each cut by the tp C
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import nn
 
@@ -15,11 +17,13 @@ from rayplane.comm.communicator import Communicator
 from rayplane.comm.functions import Rows
 from rayplane.errors import Problem, SpecError
 from rayplane.model.attention import Attention, Flow, rope_table
-from rayplane.model.layers import Bias, Embedding, Linear, Place, Positions, gelu, swiglu
+from rayplane.model.context import mask_of
+from rayplane.model.layers import Bias, ColumnLinear, Embedding, Place, Positions, RowLinear, gelu, swiglu
 from rayplane.model.loss import Head
 from rayplane.model.norms import stream_norm
 from rayplane.model.parameter import Weight
 from rayplane.model.presence import around
+from rayplane.model.tiles import Documents
 from rayplane.model.window import band
 from rayplane.spec.layout import zigzag
 from rayplane.spec.model import ModelSpec
@@ -38,8 +42,8 @@ class Block(nn.Module):
         self.attention = Attention(place, spec, tensors)
         self.o_bias = Bias(place, tensors["o_bias"]) if spec.o_bias else None
         self.mlp_norm = stream_norm(place, spec, tensors, "mlp_norm")
-        self.up = Linear(place, [tensors[n] for n in up], [tensors[f"{n}_bias"] for n in up] if spec.mlp_bias else ())
-        self.down = Linear(place, [tensors["down"]])
+        self.up = ColumnLinear(place, [tensors[n] for n in up], [tensors[f"{n}_bias"] for n in up] if spec.mlp_bias else ())
+        self.down = RowLinear(place, tensors["down"])
         self.down_bias = Bias(place, tensors["down_bias"]) if spec.mlp_bias else None
         self._act = swiglu if spec.act == "swiglu" else gelu
         self._place = place
@@ -49,11 +53,10 @@ class Block(nn.Module):
 
     def _layer(self, x: Tensor, flow: Flow, rows: Rows) -> Tensor:
         place = self._place
-        h = place.whole(self.attn_norm(x), rows)
-        x = x + place.summed(self.attention(h, flow), rows)
+        x = x + place.summed(self.attention(self.attn_norm(x), flow, rows), rows)
         x = x if self.o_bias is None else self.o_bias(x)
-        h = place.whole(self.mlp_norm(x), rows)
-        x = x + place.summed(self.down(place.again("selective", self._act, self.up(h))), rows)
+        up = self.up(self.mlp_norm(x), rows)
+        x = x + place.summed(self.down(place.again("selective", self._act, up)), rows)
         return x if self.down_bias is None else self.down_bias(x)
 
 
@@ -66,24 +69,24 @@ class ModelChunk(nn.Module):
         tensors = {t.name: t for t in spec.tensors()}
         self.embed = Embedding(place, tensors["embed"]) if first else None
         self.positions = Positions(place, tensors["positions"]) if first and spec.positions == "learned" else None
-        self.blocks = nn.ModuleList(Block(place, spec, _of_layer(tensors, i)) for i in layers)
+        self.blocks = nn.ModuleList(Block(place.of_layer(n), spec, _of_layer(tensors, i)) for n, i in enumerate(layers))
         self.norm = stream_norm(place, spec, tensors, "norm") if last else None
         shared = self.embed.weight if self.embed is not None else tied
         self.head = Head(place, tensors["embed" if spec.tied else "head"], shared if spec.tied else None) if last else None
         self._spec, self._place = spec, place
         self._flow: Flow | None = None
 
-    def forward(self, x: Tensor, batch: int, seq: int) -> Tensor:
+    def forward(self, x: Tensor, batch: int, seq: int, documents: Documents | None = None) -> Tensor:
         """Ids [B, S] or the residual stream [n, H] -> the residual stream, normed by the last chunk.
 
-        S and n are this rank's part of sequences of `seq` tokens.
+        S and n are this rank's part of sequences of `seq` tokens, which see nothing but their own document where `documents` are given.
         """
-        flow = self._flow_for(seq, x.device)
+        flow = self._flow_for(seq, documents, x.device)
         rows = self._place.rows(batch * flow.positions.shape[0])
         if self.embed is not None:
             x = self.embed(x.flatten())
         if self.positions is not None:
-            x = self.positions(x, _mine(flow.positions.repeat(batch), rows, self._place.tp))
+            x = self.positions(x, _mine(_restarted(flow.positions, batch, documents), rows, self._place.tp))
         for block in self.blocks:
             x = around(self._place.presence, block, x, flow, rows)
         return around(self._place.presence, self.norm, x) if self.norm is not None else x
@@ -97,10 +100,13 @@ class ModelChunk(nn.Module):
         modules = (self.embed, self.positions, *self.blocks, self.norm, self.head)
         return [(m, m not in (self.embed, self.positions, self.head)) for m in modules if m is not None]
 
-    def _flow_for(self, seq: int, device: torch.device) -> Flow:
+    def _flow_for(self, seq: int, documents: Documents | None, device: torch.device) -> Flow:
         if self._flow is None or self._flow.seq != seq or self._flow.positions.device != device:
             self._flow = _flow(self._place, self._spec, seq, device)
-        return self._flow
+        if documents is None:
+            return self._flow
+        band = self._flow.mask.band if self._flow.mask is not None else None
+        return replace(self._flow, mask=mask_of(self._place.cp, seq, documents, self._spec.window, band))
 
 
 def _flow(place: Place, spec: ModelSpec, seq: int, device: torch.device) -> Flow:
@@ -108,17 +114,22 @@ def _flow(place: Place, spec: ModelSpec, seq: int, device: torch.device) -> Flow
     rope = rope_table(spec.rope, spec.head_dim, positions) if spec.positions == "rope" else None
     if rope is None and seq > spec.max_seq:
         raise SpecError(Problem(f"{seq} is more than the {spec.max_seq} learned positions; shorten it", "train.data.seq_len"))
-    if not 0 < spec.window < seq:
-        return Flow(seq, positions, rope, None)
-    if place.cp.size > 1:
-        message = f"{place.cp.size} ranks cannot share sequences of {seq} tokens with a window of {spec.window}; use cp: 1"
-        raise SpecError(Problem(message, "layout.cp"))
-    return Flow(seq, positions, rope, band(spec.window, seq, place.dtype, device))
+    # Kernels on CUDA take the window's numbers.
+    edges = band(spec.window, seq, place.dtype, device) if 0 < spec.window < seq and device.type != "cuda" else None
+    return Flow(seq, positions, rope, mask_of(place.cp, seq, None, spec.window, edges))
 
 
 def _mine(x: Tensor, rows: Rows, tp: Communicator) -> Tensor:  # [N] -> [n]
     """What belongs to this rank's rows of the residual stream."""
     return x if rows is None else x.split(list(rows))[tp.rank]
+
+
+def _restarted(positions: Tensor, batch: int, documents: Documents | None) -> Tensor:  # [S] -> [B S]
+    """Positions of a batch's tokens in their documents. Rotary angles need none: what counts there is how far apart two tokens are."""
+    if documents is None:
+        return positions.repeat(batch)
+    starts = [torch.tensor(s, device=positions.device) for s in documents]
+    return torch.cat([positions - s[torch.searchsorted(s, positions, right=True) - 1] for s in starts])
 
 
 def positions_of(cp: Communicator, seq: int, device: torch.device) -> Tensor:

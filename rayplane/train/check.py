@@ -4,7 +4,8 @@
                                   └──▶ one step on one device ─────────────────────┴─▶ loss, gradient norm, every gradient by name
 
 What makes layouts go wrong is kept: heads and KV heads that do not divide, uneven stages, the schedule, a last microbatch that is
-smaller, sp, cp, ZeRO, recomputation, tied weights. Widths, depth, vocabulary and degrees beyond a few are not.
+smaller, sp, cp, ZeRO, recomputation, tied weights, masks of documents and windows. Widths, depth, vocabulary and degrees beyond a few
+are not.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Comparison:
         return sorted(((n, d) for n, d in every.items() if not d <= TOLERANCE), key=lambda item: -item[1])
 
 
-def compare(model: ModelSpec, layout: Layout, global_batch: int) -> Comparison:
+def compare(model: ModelSpec, layout: Layout, global_batch: int, document_mask: bool) -> Comparison:
     """Run the shrunken job under the layout and on one device."""
     small, spec = shrunk_layout(layout), model
     spec = shrunk_model(model, small)
@@ -68,7 +69,7 @@ def compare(model: ModelSpec, layout: Layout, global_batch: int) -> Comparison:
     if global_batch % (layout.dp * layout.micro_batch) and samples > small.dp:
         samples -= 1
     with tempfile.TemporaryDirectory() as folder:
-        job = _job(Path(folder), spec, samples, 8 * small.cp + 3)
+        job = _job(Path(folder), samples, 8 * small.cp + 3, document_mask)
         ours = _run(spec, small, job)
         serial = _run(spec, Layout(micro_batch=samples, boundaries=(spec.layers,)), job)
     largest = max(g.abs().max().item() for g in serial.gradients.values())
@@ -83,10 +84,16 @@ def compare(model: ModelSpec, layout: Layout, global_batch: int) -> Comparison:
 def shrunk_layout(layout: Layout) -> Layout:
     """The same layout with fewer ranks and layers."""
     degrees = {axis: min(getattr(layout, axis), most) for axis, most in MAX_DEGREE.items()}
+    islands = 1 < layout.shard < layout.dp * layout.cp
+    if islands and degrees["cp"] == 1:
+        # Two ranks share, and two groups of them hold copies.
+        degrees["dp"] = 4
     for axis in ("tp", "pp"):
         while math.prod(degrees.values()) > MAX_RANKS and degrees[axis] > 2:
             degrees[axis] -= 1
     small = replace(layout, **degrees, micro_batch=min(layout.micro_batch, 2), boundaries=())
+    # A chunk has two layers at most: one that computes again, and one that does not.
+    small = replace(small, recompute_layers=min(layout.recompute_layers, 1), shard=2 if islands else int(layout.shard == 1))
     kept = layout.boundaries if small.pp == layout.pp else ()
     boundaries = tuple(min(n, 2) for n in kept) or (1,) * small.num_chunks
     return replace(small, boundaries=boundaries if sum(boundaries) else (1, *boundaries[1:]))
@@ -107,14 +114,18 @@ def shrunk_model(model: ModelSpec, layout: Layout) -> ModelSpec:
         vocab=61,
         max_seq=64,
         init_std=0.1,
+        window=min(model.window, 5),
     )
 
 
-def _job(folder: Path, spec: ModelSpec, samples: int, seq_len: int) -> TrainSection:
-    np.save(folder / "tokens.npy", np.random.default_rng(0).integers(0, spec.vocab, 4096).astype(np.uint16))
+def _job(folder: Path, samples: int, seq_len: int, document_mask: bool) -> TrainSection:
+    """Over short documents of characters that the small vocabulary has."""
+    random = np.random.default_rng(0)
+    documents = [bytes(random.integers(32, 61, size, dtype=np.uint8)).decode() for size in random.integers(1, 2 * seq_len, 200)]
+    (folder / "text.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in documents))
     return TrainSection.model_validate(
         {
-            "data": {"path": [str(folder / "tokens.npy")], "seq_len": seq_len},
+            "data": {"path": [str(folder / "text.jsonl")], "seq_len": seq_len, "document_mask": document_mask},
             "steps": 1,
             "global_batch": samples,
             "checkpoint": {"dir": str(folder)},
@@ -123,8 +134,9 @@ def _job(folder: Path, spec: ModelSpec, samples: int, seq_len: int) -> TrainSect
 
 
 def _run(spec: ModelSpec, layout: Layout, job: TrainSection) -> Outcome:
+    dataset = open_dataset(job.data, Path(), Path(job.checkpoint.dir) / "data", spec.vocab)
+
     def body(mesh: Mesh) -> tuple[float, float, list[tuple[str, tuple[slice, ...], torch.Tensor]]]:
-        dataset = open_dataset(job.data, Path(), Path(job.checkpoint.dir) / "data", spec.vocab)
         rank = TrainRank(spec, job, mesh, dataset)
         report, _ = rank.step(drain=False)
         return report.loss, report.grad_norm, [(p.name, p.part.chunk.slices, p.data.clone()) for p in rank.optimizer.gradients()]
@@ -138,11 +150,11 @@ def _run(spec: ModelSpec, layout: Layout, job: TrainSection) -> Outcome:
 
 
 def main() -> None:
-    """Answer {"model", "layout", "global_batch"} on stdin with the comparison as JSON."""
+    """Answer {"model", "layout", "global_batch", "document_mask"} on stdin with the comparison as JSON."""
     asked = json.load(sys.stdin)
     model = ModelSpec(**{**asked["model"], "rope": Rope(**asked["model"]["rope"])})
     layout = Layout(**{**asked["layout"], "boundaries": tuple(asked["layout"]["boundaries"])})
-    result = compare(model, layout, asked["global_batch"])
+    result = compare(model, layout, asked["global_batch"], asked["document_mask"])
     answer = {
         "layout": str(result.layout),
         "ranks": result.layout.size,

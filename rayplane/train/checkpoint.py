@@ -30,7 +30,7 @@ from rayplane.errors import CheckpointError
 from rayplane.spec.model import ModelSpec
 from rayplane.spec.sharding import Chunk, owned_of
 from rayplane.train.manifest import NAME, Box, Manifest, complete, described, folder_name
-from rayplane.train.optim import Piece
+from rayplane.train.state import Piece
 
 Tensor = torch.Tensor
 State = Iterable[Piece]

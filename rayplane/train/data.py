@@ -64,7 +64,7 @@ class Dataset:
         return self.train[self.window(index)]
 
     def starts(self, index: int) -> Ints:
-        """Where documents start among the first seq_len tokens of sample `index`, ascending; tokens before the first start end a
+        """Where documents start among the seq_len + 1 tokens of sample `index`, ascending; tokens before the first start end a
         document that began earlier. Token arrays other than .idx say nothing of documents."""
         return self.train.starts(self.window(index))
 

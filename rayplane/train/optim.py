@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch.optim.adamw import adamw
 
 from rayplane.comm.mesh import Mesh
-from rayplane.model.parameter import Part
 from rayplane.spec.job import OptimizerSection
 from rayplane.spec.sharding import owned_of
-from rayplane.train.flat import Bucket, Rows
 from rayplane.train.gradients import Gradients
+from rayplane.train.offload import Offload
+from rayplane.train.state import STATES, Piece, Shard, shards_of
 
 Tensor = torch.Tensor
-STATES = ("model", "exp_avg", "exp_avg_sq")
-"""What a checkpoint holds of each tensor: fp32 weights, and AdamW's two moments."""
 
 
 def learning_rate(section: OptimizerSection, step: int, steps: int) -> float:
@@ -36,60 +33,14 @@ def learning_rate(section: OptimizerSection, step: int, steps: int) -> float:
     return section.min_lr + (section.lr - section.min_lr) * share
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A box of one global tensor of a checkpoint, as one rank holds it. `name` is STATE/TENSOR."""
-
-    name: str
-    part: Part
-    data: Tensor
-    copy: int
-    num_copies: int
-    """Which of how many ranks that hold it alike this is."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shard:
-    """Rows of a weight whose state this rank holds; their fp32 master is the weight's own rows when that is fp32."""
-
-    rows: Rows
-    states: tuple[Tensor, Tensor, Tensor]
-    """In the order of STATES, each shaped like the rows."""
-    copy: int
-    num_copies: int
-    """Which of how many ranks that hold this state alike this is."""
-
-    @property
-    def grad(self) -> Tensor:
-        """The rows' gradient."""
-        return self.rows.grad
-
-    @property
-    def decay(self) -> bool:
-        """Whether weight decay applies."""
-        return self.rows.weight.parts[0].tensor.decay
-
-    def pieces(self, storage: Tensor) -> Iterator[tuple[Part, Tensor]]:
-        """The boxes of global tensors in a tensor shaped like these rows."""
-        first, last = self.rows.first, self.rows.last
-        for part in self.rows.weight.parts:
-            if (inside := part.rows(first, last)) is not None:
-                yield inside, storage[inside.start - first : inside.stop - first]
-
-    def write_back(self) -> None:
-        """Bring the weight in line with its master."""
-        if self.rows.param.dtype != torch.float32:
-            self.rows.param.copy_(self.states[0])
-
-
 class Optimizer:
     """Updates the rows that the buckets of each chunk assign to this rank: all of them, or under ZeRO its share."""
 
     def __init__(self, gradients: Sequence[Gradients], section: OptimizerSection, mesh: Mesh):
         self._gradients, self._section, self._steps = gradients, section, 0
-        self._shards = [_shard(rows, bucket) for g in gradients for bucket in g.buckets for rows in bucket.rows()]
+        self._shards = [shard for g in gradients for bucket in g.buckets for shard in shards_of(bucket, section.offload)]
         self._owned = [grad for shard in self._shards for grad in _owned_grads(shard, mesh)]
-        self._device = mesh.device
+        self._offload = Offload(self._shards, mesh.device) if section.offload else None
 
     def square_norm(self) -> Tensor:
         """Sum of squares of the gradients that this rank owns, a scalar in fp64."""
@@ -99,29 +50,14 @@ class Optimizer:
     @torch.no_grad()
     def step(self, lr: float, scale: float) -> None:
         """One AdamW step with the gradients times `scale`; the weights are whole once `Gradients.whole` has returned."""
-        for decay in (True, False):
-            shards = [s for s in self._shards if s.decay is decay]
-            masters, first, second = ([s.states[i] for s in shards] for i in range(len(STATES)))
-            # The functional form: the class imports a compiler that a rank does not need, a second at every start.
-            adamw(
-                masters,
-                [s.grad for s in shards],
-                first,
-                second,
-                [],
-                [torch.tensor(float(self._steps), device=self._device) for _ in shards],
-                fused=True,
-                grad_scale=None if scale == 1.0 else torch.tensor(1.0 / scale, device=self._device),
-                amsgrad=False,
-                beta1=self._section.beta1,
-                beta2=self._section.beta2,
-                lr=lr,
-                weight_decay=self._section.weight_decay if decay else 0.0,
-                eps=self._section.eps,
-                maximize=False,
-            )
+        if self._offload is None:
+            self._apply(self._shards, [s.grad for s in self._shards], lr, scale)
+            self._write_back()
+        else:
+            for load, grads in self._offload.loads():
+                self._apply(load, grads, lr, scale)
         self._steps += 1
-        self._write_back()
+        self._spread()
 
     def tensors(self) -> Iterator[Piece]:
         """This rank's pieces of all that a checkpoint holds."""
@@ -140,17 +76,42 @@ class Optimizer:
         """Call after writing into `tensors`: sets the step count and brings the weights in line with their masters."""
         self._steps = steps_done
         self._write_back()
+        self._spread()
+
+    def _apply(self, shards: Sequence[Shard], grads: Sequence[Tensor], lr: float, scale: float) -> None:
+        """AdamW where the state is, with these gradients, which are there too."""
+        for decay in (True, False):
+            chosen = [(s.states, grad) for s, grad in zip(shards, grads, strict=True) if s.decay is decay]
+            if not chosen:
+                continue
+            device = chosen[0][1].device
+            masters, averages, squares = ([states[i] for states, _ in chosen] for i in range(len(STATES)))
+            # The functional form: the class imports a compiler that a rank does not need, a second at every start.
+            adamw(
+                masters,
+                [grad for _, grad in chosen],
+                averages,
+                squares,
+                [],
+                [torch.tensor(float(self._steps), device=device) for _ in chosen],
+                fused=True,
+                grad_scale=None if scale == 1.0 else torch.tensor(1.0 / scale, device=device),
+                amsgrad=False,
+                beta1=self._section.beta1,
+                beta2=self._section.beta2,
+                lr=lr,
+                weight_decay=self._section.weight_decay if decay else 0.0,
+                eps=self._section.eps,
+                maximize=False,
+            )
 
     def _write_back(self) -> None:
         for shard in self._shards:
             shard.write_back()
+
+    def _spread(self) -> None:
         for gradients in self._gradients:
             gradients.spread()
-
-
-def _shard(rows: Rows, bucket: Bucket) -> Shard:
-    master = rows.param.float()
-    return Shard(rows, (master, torch.zeros_like(master), torch.zeros_like(master)), bucket.copy, bucket.num_copies)
 
 
 def clip_scale(norm: float, clip: float) -> float:

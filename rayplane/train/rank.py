@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import resource
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,10 +17,10 @@ import numpy as np
 import torch
 
 from rayplane.comm.mesh import Mesh
-from rayplane.errors import NonFiniteError
+from rayplane.errors import DataError, NonFiniteError
 from rayplane.model.layers import Place
 from rayplane.model.parameter import GradWork, Weight
-from rayplane.model.transformer import ModelChunk, positions_of
+from rayplane.model.transformer import ModelChunk
 from rayplane.model.weights import open_weights
 from rayplane.spec.job import TrainSection
 from rayplane.spec.layout import split
@@ -28,12 +28,13 @@ from rayplane.spec.model import ModelSpec
 from rayplane.spec.passes import build, build_forward
 from rayplane.spec.report import StepReport
 from rayplane.train.checkpoint import Progress, Store
-from rayplane.train.data import Dataset
+from rayplane.train.data import Dataset, Ints
 from rayplane.train.gradients import Gradients
 from rayplane.train.init import initialise
+from rayplane.train.microbatch import Microbatch
 from rayplane.train.optim import Optimizer, clip_scale, learning_rate
 from rayplane.train.residence import Residence
-from rayplane.train.stage import Microbatch, Stage
+from rayplane.train.stage import Stage
 
 Tensor = torch.Tensor
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -61,7 +62,7 @@ class TrainRank:
         work = GradWork(defer=mesh.tp.size > 1)
         place = Place(mesh.tp, mesh.cp, work, DTYPES[train.precision], layout.sp, layout.cp_method, layout.recompute)
         self.presence = Residence(mesh.shard) if layout.zero > 2 else None
-        place = replace(place, presence=self.presence)
+        place = replace(place, presence=self.presence, recompute_layers=layout.recompute_layers)
         self.chunks = _chunks(spec, place, mesh)
         self.weights = list(dict.fromkeys(w for chunk in self.chunks.values() for w in chunk.weights()))
         self._gradients = _gradients(self.chunks, mesh)
@@ -74,6 +75,11 @@ class TrainRank:
         self._stage = Stage(self.chunks, self._gradients, place, mesh, spec.hidden)
         self._sizes = layout.microbatch_sizes(train.global_batch, mesh.coord.dp)
         self._actions = build(layout, len(self._sizes)).ranks[stage]
+
+    @property
+    def _num_targets(self) -> int:
+        """Targets of a step, whether they count or not."""
+        return self._train.global_batch * self._train.data.seq_len
 
     def read_weights(self, path: Path) -> None:
         """Take the weights from a published model (a Hugging Face folder or GGUF file); only this rank's part is read."""
@@ -99,12 +105,12 @@ class TrainRank:
             batch = self._batch()
         for gradients in self._gradients.values():
             gradients.zero()
-        scale = 1.0 / (self._train.global_batch * self._train.data.seq_len)
+        scale = 1.0 / self._num_targets
         outcome = Outcome(math.nan, math.nan, 0.0, False)
 
         def update(losses: Sequence[Tensor]) -> None:
             nonlocal outcome
-            outcome = self._update(losses, drain)
+            outcome = self._update(losses, batch, drain)
 
         self._stage.run(self._actions, batch, scale, update)
         self.progress = replace(self.progress, step=self.progress.step + 1, samples=self.progress.samples + self._train.global_batch)
@@ -117,20 +123,21 @@ class TrainRank:
             return None
         offset, size = split(count, layout.dp, self.mesh.coord.dp)
         micro = layout.micro_batch
-        rows = [self._dataset.holdout(i) for i in range(offset, offset + size)]
-        batch = [self._microbatch(np.stack(rows[i : i + micro])) for i in range(0, size, micro)]
+        samples = [range(offset, offset + size)[i : i + micro] for i in range(0, size, micro)]
+        batch = [self._microbatch(part, self._dataset.holdout, self._dataset.holdout_starts) for part in samples]
         own = len(batch)
         if layout.zero > 2:
             # Replicas gather weights together: whoever has fewer samples computes one for the others' sake.
-            idle = self._microbatch(np.stack([self._dataset.holdout(0)]))
+            idle = self._microbatch(range(1), self._dataset.holdout, self._dataset.holdout_starts)
             batch += [idle] * (-(-split(count, layout.dp, 0)[1] // micro) - own)
         losses: list[Tensor] = []
         if batch:
             actions = build_forward(layout, len(batch)).ranks[self.mesh.coord.pp]
             with torch.no_grad():
                 losses = self._stage.run(actions, batch, 1.0 / (count * self._train.data.seq_len), _no_step)[:own]
-        total = self.mesh.world.all_reduce(self._sum_losses(losses))
-        return float(total)
+        mine = torch.stack([self._sum_losses(losses), *self._numbers(self._counted(batch[:own]))])
+        loss, counted = self.mesh.world.all_reduce(mine).tolist()
+        return float(loss * _correction(count * self._train.data.seq_len, counted, "the held-out samples"))
 
     def _batch(self) -> list[Microbatch]:
         """This replica's microbatches of the next step."""
@@ -138,31 +145,39 @@ class TrainRank:
         first = self.progress.samples + offset
         batch = []
         for size in self._sizes:
-            rows = np.stack([self._dataset.sample(k) for k in range(first, first + size)])
-            batch.append(self._microbatch(rows))
+            batch.append(self._microbatch(range(first, first + size), self._dataset.sample, self._dataset.starts))
             first += size
         return batch
 
-    def _microbatch(self, rows: np.ndarray) -> Microbatch:
-        tokens, seq = torch.from_numpy(rows).to(self.mesh.device), rows.shape[1] - 1
-        if self.mesh.cp.size == 1:
-            return Microbatch(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous(), seq)
-        mine = positions_of(self.mesh.cp, seq, self.mesh.device)
-        return Microbatch(tokens[:, mine], tokens[:, mine + 1], seq)
+    def _microbatch(self, samples: range, tokens: Callable[[int], Ints], starts: Callable[[int], Ints]) -> Microbatch:
+        apart = [starts(k) for k in samples] if self._train.data.document_mask else None
+        return Microbatch.of(np.stack([tokens(k) for k in samples]), apart, self.mesh.cp, self.mesh.device)
 
-    def _update(self, losses: Sequence[Tensor], drain: bool) -> Outcome:
-        """Agree on norm and loss over all ranks, then step. Nothing is changed when a number is not finite."""
+    def _counted(self, batch: Sequence[Microbatch]) -> int:
+        """This rank's share of the targets that count: all tp ranks and stages have the same ones, and the first counts."""
+        return 0 if self.mesh.coord.tp or self.mesh.coord.pp else sum(m.counted for m in batch)
+
+    def _numbers(self, *values: float) -> Tensor:
+        return torch.tensor(values, dtype=torch.float64, device=self.mesh.device)
+
+    def _update(self, losses: Sequence[Tensor], batch: Sequence[Microbatch], drain: bool) -> Outcome:
+        """Agree on norm and loss over all ranks, then step. Nothing is changed when a number is not finite.
+
+        The backward divided by all targets of the global batch; only here it is known how many of them count, on all ranks.
+        """
         with self.mesh.clock.phase("optimizer"):
             square = self.optimizer.square_norm()
-        mine = torch.stack([square.to(self.mesh.device), self._sum_losses(losses), torch.tensor(float(drain), dtype=torch.float64)])
-        square, loss, drains = self.mesh.world.all_reduce(mine).tolist()
+        known = self._numbers(self._counted(batch), drain)
+        mine = torch.stack([square.to(self.mesh.device), self._sum_losses(losses), *known])
+        square, loss, counted, drains = self.mesh.world.all_reduce(mine).tolist()
         if not (math.isfinite(square) and math.isfinite(loss)):
             self._raise_non_finite(losses)
-        norm = math.sqrt(square)
+        correction = _correction(self._num_targets, counted, f"step {self.progress.step + 1}")
+        norm = math.sqrt(square) * correction
         rate = learning_rate(self._train.optimizer, self.progress.step, self._train.steps)
         with self.mesh.clock.phase("optimizer"):
-            self.optimizer.step(rate, clip_scale(norm, self._train.optimizer.clip))
-        return Outcome(loss, norm, rate, drains > 0)
+            self.optimizer.step(rate, clip_scale(norm, self._train.optimizer.clip) * correction)
+        return Outcome(loss * correction, norm, rate, drains > 0)
 
     def _sum_losses(self, losses: Sequence[Tensor]) -> Tensor:
         """This rank's share of the global loss, in fp64: tp ranks of the last stage hold equal losses, and the first counts."""
@@ -209,6 +224,16 @@ class TrainRank:
 
 def _no_step(losses: Sequence[Tensor]) -> None:
     """A pass without backward has no optimizer step."""
+
+
+def _correction(num_targets: int, counted: float, what: str) -> float:
+    """What turns a mean over all targets, those that do not count being zeros, into the mean over those that count: 1 if all do."""
+    if not counted:
+        raise DataError(
+            f"no token of {what} is followed by another one of its document, so there is nothing to learn; "
+            "set train.data.document_mask: false, or give longer documents"
+        )
+    return num_targets / counted
 
 
 def _chunks(spec: ModelSpec, place: Place, mesh: Mesh) -> dict[int, ModelChunk]:

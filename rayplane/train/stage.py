@@ -9,7 +9,6 @@ RF/RB  post a receive; SF/SB send without waiting; R wait for the chunk's reduce
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 
@@ -20,17 +19,9 @@ from rayplane.model.parameter import Weight, Work
 from rayplane.model.transformer import ModelChunk
 from rayplane.spec.schedule import GIVES_WEIGHT_GRAD, Action, Op
 from rayplane.train.gradients import Gradients
+from rayplane.train.microbatch import Microbatch
 
 Tensor = torch.Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class Microbatch:
-    """Token ids and the tokens that follow them, both [B, S]: this cp rank's part of sequences of `seq` tokens."""
-
-    ids: Tensor
-    targets: Tensor
-    seq: int
 
 
 class Stage:
@@ -58,6 +49,7 @@ class Stage:
         self._losses: list[Tensor] = []
         last = {a.chunk: a for a in actions if a.op in GIVES_WEIGHT_GRAD}
         for action in actions:
+            self._mesh.clock.about(action)
             match action.op:
                 case Op.FORWARD:
                     self._forward(action, batch[action.microbatch], scale)
@@ -79,6 +71,7 @@ class Stage:
                     for gradients in self._gradients.values():
                         gradients.sum_tied()
                     step(self._losses)
+        self._mesh.clock.about("")
         self._inputs.clear()
         self._outputs.clear()
         self._pipe.flush()
@@ -89,7 +82,7 @@ class Stage:
         self._gradients[action.chunk].whole()
         x = microbatch.ids if action.chunk == 0 else self._input(action)
         with self._mesh.clock.phase("forward"):
-            y = chunk(x, microbatch.ids.shape[0], microbatch.seq)
+            y = chunk(x, microbatch.ids.shape[0], microbatch.seq, microbatch.documents)
             if chunk.head is not None:
                 y = chunk.head.loss(y, microbatch.targets.flatten(), scale)
                 self._losses.append(y.detach())

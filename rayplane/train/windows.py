@@ -75,9 +75,9 @@ class Windows:
         return array.read(start, start + self.seq_len + 1)
 
     def starts(self, number: int) -> Ints:
-        """Where in a window documents start, ascending; of its first seq_len tokens."""
+        """Where in a window documents start, ascending: a number below seq_len + 1 each."""
         array, start = self._find(number)
-        return array.starts(start, start + self.seq_len)
+        return array.starts(start, start + self.seq_len + 1)
 
     def _find(self, number: int) -> tuple[Stream, int]:
         """(array, place of the first token) of a window."""

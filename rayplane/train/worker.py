@@ -21,10 +21,12 @@ from rayplane.errors import DataError, RayplaneError
 from rayplane.spec.job import JobSpec
 from rayplane.spec.layout import Layout
 from rayplane.spec.source import load_model, model_folder
+from rayplane.spec.tokenizer import data_section
 from rayplane.telemetry.channel import Channel, Message
 from rayplane.train.checkpoint import Store
 from rayplane.train.data import open_dataset
 from rayplane.train.rank import TrainRank
+from rayplane.train.trace import Tracer
 
 OWNER_TIMEOUT_S = 600.0
 
@@ -47,7 +49,6 @@ def main() -> None:
 
 def _live(channel: Channel) -> None:
     torch.set_num_threads(1)
-    torch.set_flush_denormal(True)
     channel.send({"type": "ready"})
     first = channel.expect(("host_store", "join"), OWNER_TIMEOUT_S)
     store = None
@@ -61,6 +62,7 @@ def _live(channel: Channel) -> None:
 def _train(channel: Channel, join: Message, store: dist.Store | None) -> None:
     config = join["config"]
     job = JobSpec.model_validate(config["job"], strict=False)
+    torch.set_flush_denormal(True)  # after the job is read: a tiny number in it would no longer be more than zero
     layout = Layout(**{**config["layout"], "boundaries": tuple(config["layout"]["boundaries"])})
     timeout_s = job.limits.step_timeout_s
     store = store or dist.TCPStore(join["host"], join["port"], is_master=False, timeout=timedelta(seconds=timeout_s))
@@ -80,7 +82,7 @@ def _train(channel: Channel, join: Message, store: dist.Store | None) -> None:
 def _build(job: JobSpec, mesh: Mesh, resume: Path | None) -> TrainRank:
     """A rank with its initial weights, those of a published model, or those of a checkpoint."""
     spec = load_model(job.model)
-    dataset = open_dataset(job.train.data, Path(), Path(job.train.checkpoint.dir) / "data", spec.vocab)
+    dataset = open_dataset(data_section(job), Path(), Path(job.train.checkpoint.dir) / "data", spec.vocab)
     rank = TrainRank(spec, job.train, mesh, dataset)
     _check_same_data(dataset.fingerprint, mesh)
     if mesh.rank == 0:
@@ -108,11 +110,14 @@ def _check_same_data(fingerprint: str, mesh: Mesh) -> None:
 def _steps(channel: Channel, rank: TrainRank, job: JobSpec) -> bool:
     """Train to the end, saving as the job asks and after the last step; returns whether the owner had the job drained before."""
     saves = _Saves(channel, rank, _checkpoints(job, rank))
+    tracer = Tracer(job.train.trace, rank.mesh, Path(job.train.checkpoint.dir))
     total, drain = job.train.steps, False
     rank.mesh.clock.start()
     while rank.progress.step < total and not drain:
+        tracer.before(rank.progress.step + 1)
         report, drain = rank.step(channel.draining)
         channel.send({"type": "step", **asdict(report)})
+        tracer.after(report.step)
         saves.announce(wait=False)
         if drain or report.step % job.train.checkpoint.every == 0 or report.step == total:
             saves.announce(wait=True)

@@ -19,19 +19,22 @@ Batch = tuple[Tensor, Tensor]
 """Ids and targets, each [B, S]."""
 
 
-def logits(spec: ModelSpec, weights: dict[str, Tensor], ids: Tensor) -> Tensor:  # [B, S] -> [B, S, vocabulary]
-    """The model as its authors' papers draw it."""
+def logits(
+    spec: ModelSpec, weights: dict[str, Tensor], ids: Tensor, seen: Tensor | None = None
+) -> Tensor:  # [B, S] -> [B, S, vocabulary]
+    """The model as its authors' papers draw it; `seen` [B, S, S] is which keys each query sees, all before it when left out."""
+    seen = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool).tril()[None] if seen is None else seen
     x = weights["embed"][ids]
     for layer in range(spec.layers):
         w = {name.removeprefix(f"layers.{layer}."): t for name, t in weights.items() if name.startswith(f"layers.{layer}.")}
-        x = x + attention(spec, w, rms_norm(x, w["attn_norm"], spec.norm_eps))
+        x = x + attention(spec, w, rms_norm(x, w["attn_norm"], spec.norm_eps), seen)
         h = rms_norm(x, w["mlp_norm"], spec.norm_eps)
         gate, up = h @ w["gate"].T, h @ w["up"].T
         x = x + (gate * torch.sigmoid(gate) * up) @ w["down"].T
     return rms_norm(x, weights["norm"], spec.norm_eps) @ weights["embed" if spec.tied else "head"].T
 
 
-def attention(spec: ModelSpec, w: dict[str, Tensor], x: Tensor) -> Tensor:  # [B, S, H] -> [B, S, H]
+def attention(spec: ModelSpec, w: dict[str, Tensor], x: Tensor, seen: Tensor) -> Tensor:  # [B, S, H] -> [B, S, H]
     """Every query head with its KV head, the scores written out."""
     q, k, v = ((x @ w[n].T + w.get(f"{n}_bias", torch.zeros(()))).unflatten(-1, (-1, spec.head_dim)) for n in "qkv")  # [B, S, h, D]
     if spec.qk_norm:
@@ -39,8 +42,7 @@ def attention(spec: ModelSpec, w: dict[str, Tensor], x: Tensor) -> Tensor:  # [B
     q, k = rotated(q, spec.rope), rotated(k, spec.rope)
     k, v = (t.repeat_interleave(spec.heads // spec.kv_heads, 2) for t in (k, v))
     scores = torch.einsum("bqhd,bkhd->bhqk", q, k) / math.sqrt(spec.head_dim)
-    later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
-    out = torch.einsum("bhqk,bkhd->bqhd", scores.masked_fill(later, -math.inf).softmax(-1), v)
+    out = torch.einsum("bhqk,bkhd->bqhd", scores.masked_fill(~seen[:, None], -math.inf).softmax(-1), v)
     return out.flatten(2) @ w["o"].T
 
 

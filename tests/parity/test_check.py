@@ -1,11 +1,13 @@
 """`rayplane check` finds layouts that do not compute what one device computes, and names where they part."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
 
 from rayplane.cli.app import app
+from rayplane.model import transformer
 from rayplane.spec.layout import Layout
 from rayplane.spec.model import ModelSpec
 from rayplane.train.check import compare, shrunk_layout, shrunk_model
@@ -20,12 +22,14 @@ TIED = ModelSpec(layers=30, hidden=576, heads=9, kv_heads=3, head_dim=64, mlp=15
     [
         Layout(dp=8, pp=4, tp=8, micro_batch=4, zero=1, boundaries=(8, 9, 9, 6)),
         Layout(pp=2, tp=2, cp=4, sp=True, schedule="zb-h1", boundaries=(16, 16), micro_batch=1),
+        Layout(dp=16, zero=3, shard=8, boundaries=(32,), micro_batch=2),
         Layout(dp=2, pp=2, vpp=2, schedule="zbv", recompute="full", boundaries=(8, 8, 8, 8), micro_batch=2),
     ],
     ids=str,
 )
-def test_layouts_are_equal(layout):
-    result = compare(LLAMA, layout, 65)
+@pytest.mark.parametrize("document_mask", [False, True], ids=["all", "documents"])
+def test_layouts_are_equal(layout, document_mask):
+    result = compare(LLAMA, layout, 65, document_mask)
     assert result.parts == []
     assert set(result.gradients) == {t.name for t in result.model.tensors()}
     assert result.layout.size <= 16
@@ -33,8 +37,20 @@ def test_layouts_are_equal(layout):
 
 def test_a_lost_reduction_is_found_and_named(monkeypatch):
     monkeypatch.setattr(Gradients, "sum_tied", lambda self: None)
-    result = compare(TIED, Layout(pp=2, micro_batch=2, boundaries=(15, 15)), 8)
+    result = compare(TIED, Layout(pp=2, micro_batch=2, boundaries=(15, 15)), 8, document_mask=False)
     assert {name for name, _ in result.parts} == {"embed", "gradient norm"}
+
+
+@pytest.mark.parametrize(("spec", "document_mask"), [(replace(LLAMA, window=4096), False), (LLAMA, True)], ids=["window", "documents"])
+def test_a_forgotten_mask_is_found(spec, document_mask, monkeypatch):
+    """Where cp ranks see what one device does not."""
+    mask = transformer.mask_of
+
+    def forgetful(cp, seq, documents, window, band):
+        return mask(cp, seq, None, 0, None) if cp.size > 1 else mask(cp, seq, documents, window, band)
+
+    monkeypatch.setattr(transformer, "mask_of", forgetful)
+    assert "loss" in dict(compare(spec, Layout(cp=2, boundaries=(32,)), 8, document_mask).parts)
 
 
 def test_what_makes_layouts_go_wrong_is_kept():
@@ -43,6 +59,8 @@ def test_what_makes_layouts_go_wrong_is_kept():
     spec = shrunk_model(TIED, small)
     assert (spec.heads, spec.kv_heads, spec.tied, spec.layers) == (9, 3, True, small.num_layers)
     assert shrunk_layout(Layout(pp=2, boundaries=(0, 9))).boundaries == (0, 2)
+    islands, alone, all_of_them = (shrunk_layout(Layout(dp=32, zero=2, shard=n)) for n in (8, 1, 32))
+    assert [(x.dp, x.shard_size) for x in (islands, alone, all_of_them)] == [(4, 2), (2, 1), (2, 2)]
 
 
 def test_the_command_compares_the_jobs_own_layout():

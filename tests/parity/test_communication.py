@@ -6,9 +6,8 @@ The ledger counts on gloo what is handed to the transport, so these are measurem
 import pytest
 import torch
 
-from rayplane.comm.functions import enter
 from rayplane.comm.transport import GlooTransport
-from rayplane.model.layers import Linear, Place
+from rayplane.model.layers import ColumnLinear, Place, RowLinear
 from rayplane.model.parameter import GradWork
 from rayplane.spec.layout import Layout, split
 from rayplane.spec.sharding import Dim, TensorSpec
@@ -89,24 +88,78 @@ def test_the_ledger_has_what_each_rank_hands_to_gloo(size, monkeypatch):
     assert run_ranks(Layout(tp=size), body) == handed
 
 
-def test_weight_gradients_run_while_the_all_reduce_is_under_way():
-    log = []
+class LoggedAxis:
+    """A tp axis of two that says what begins and what has ended."""
 
-    class Axis:
-        size = 2
+    size, rank = 2, 0
 
-        def start_all_reduce(self, x):
-            log.append("start")
-            return lambda: log.append("finish")
+    def __init__(self, log):
+        self._log = log
 
-    enter(torch.ones(3, requires_grad=True), Axis(), None, lambda: log.append("weights")).sum().backward()
-    assert log == ["start", "weights", "finish"]
+    def start_all_reduce(self, y):
+        return self._start("sum")
+
+    def start_all_gather(self, x, sizes):
+        return torch.ones(sum(sizes), *x.shape[1:]), self._start("rows")
+
+    def start_reduce_scatter(self, y, sizes):
+        return y[: sizes[0]], self._start("sum")
+
+    def _start(self, what):
+        self._log.append(f"start {what}")
+        return lambda: self._log.append(f"have {what}")
+
+
+@pytest.mark.parametrize(
+    ("sp", "hold", "expected"),
+    [
+        (False, False, ["start sum", "weights", "have sum"]),
+        (False, True, ["start sum", "have sum", "W", "weights"]),
+        (True, False, ["start rows", "start sum", "have rows", "weights", "have sum"]),
+        (True, True, ["start sum", "have sum", "W", "start rows", "have rows", "weights"]),
+    ],
+)
+def test_weight_gradients_run_while_communication_is_under_way(sp, hold, expected):
+    """Under sp the rows are gathered again for them: at once, or with the W that they were held for."""
+    log, work = [], GradWork(defer=True)
+    place = Place(LoggedAxis(log), None, work, torch.float32, sp)
+    layer = ColumnLinear(place, [TensorSpec("up", (Dim("mlp", 6), Dim("hidden", 3, cut=False)), 0, 0.1)])
+    layer.weight.main_grad = torch.zeros(layer.weight.shape)
+    work.on_added = lambda weight: log.append("weights")
+    y = layer(torch.ones(2 if sp else 4, 3, requires_grad=True), place.rows(4))
+    log.clear()
+    if hold:
+        work.hold()
+    y.sum().backward()
+    if hold:
+        log.append("W")
+        work.do(work.release())
+    assert log == expected
+
+
+def test_the_rows_for_held_work_are_on_their_way_while_the_work_before_is_done():
+    log, work = [], GradWork(defer=False)
+    w = torch.nn.Parameter(torch.ones(1))
+    w.main_grad = torch.zeros(1)
+
+    def later(name):
+        def start():
+            log.append(f"start {name}")
+            return lambda buffer: log.append(name)
+
+        return start
+
+    work.hold()
+    for name in "abc":
+        work.push_start(w, later(name))
+    work.do(work.release())
+    assert log == ["start a", "start b", "a", "start c", "b", "c"]
 
 
 @pytest.mark.parametrize("sp", [False, True])
 @pytest.mark.parametrize("size", [2, 3])
 def test_column_then_row_parallel_sums_once_each_way(size, sp):
-    """One all-reduce forward and one backward; under sp the two halves of one instead, at the same bytes."""
+    """One all-reduce forward and one backward; under sp the two halves of one instead, and in backward the rows of x once more."""
     tokens, hidden, mlp = 12, 12, 18
     up = TensorSpec("up", (Dim("mlp", mlp), Dim("hidden", hidden, cut=False)), 0, 0.1)
     down = TensorSpec("down", (Dim("hidden", hidden, cut=False), Dim("mlp", mlp)), 0, 0.1)
@@ -116,14 +169,14 @@ def test_column_then_row_parallel_sums_once_each_way(size, sp):
 
     def body(mesh):
         place = Place(mesh.tp, mesh.cp, GradWork(defer=True), torch.float32, sp)
-        column, row = Linear(place, [up]), Linear(place, [down])
+        column, row = ColumnLinear(place, [up]), RowLinear(place, down)
         for layer, whole in ((column, w_up), (row, w_down)):
             layer.weight.main_grad = torch.zeros(layer.weight.shape)
             layer.weight.data.copy_(whole[layer.weight.parts[0].chunk.slices])
         rows = place.rows(tokens)
         mine = slice(None) if rows is None else slice(sum(rows[: mesh.rank]), sum(rows[: mesh.rank + 1]))
         x = x0[mine].clone().requires_grad_()
-        y = place.summed(row(torch.tanh(column(place.whole(x, rows)))), rows)
+        y = place.summed(row(torch.tanh(column(x, rows))), rows)
         forward = dict(mesh.ledger.bytes_by_operation("tp"))
         y.backward(dy[mine])
         place.grads.run()
@@ -134,14 +187,14 @@ def test_column_then_row_parallel_sums_once_each_way(size, sp):
     expected = torch.tanh(x @ a.T) @ b.T
     expected.backward(dy)
     half = tokens * hidden * FP32 * (size - 1) // size
-    operations = {"all_gather": half, "reduce_scatter": half} if sp else {"all_reduce": 2 * half}
+    once = {"all_gather": half, "reduce_scatter": half} if sp else {"all_reduce": 2 * half}
+    twice = {"all_gather": 3 * half, "reduce_scatter": 2 * half} if sp else {"all_reduce": 4 * half}
     for mine, y, dx, grads, forward, both in run_ranks(Layout(tp=size), body):
         torch.testing.assert_close(y, expected[mine])
         torch.testing.assert_close(dx, x.grad[mine])
         for (slices, grad), whole in zip(grads, (a.grad, b.grad), strict=True):
             torch.testing.assert_close(grad, whole[slices])
-        assert forward == operations
-        assert both == {op: 2 * sent for op, sent in operations.items()}
+        assert (forward, both) == (once, twice)
 
 
 def step_bytes(layout, spec, tmp_path):
@@ -190,6 +243,43 @@ def test_zero1_sends_the_bytes_of_the_all_reduce(tmp_path):
     assert sum(sent) == 2 * aligned * FP32
 
 
+@pytest.mark.parametrize("size", [2, 3])
+def test_zero2_reduces_in_every_microbatch_and_gathers_once(size, tmp_path):
+    """m reduce-scatters and one all-gather of N (p - 1) / p bytes each; summed over p ranks."""
+    spec = tiny(tied=False)
+    layout = Layout(dp=size, zero=2, micro_batch=2)
+    sent = sum(b["dp"] for b in step_bytes(layout, spec, tmp_path))
+    aligned = sum(-(-numel // 16) * 16 for numel in _weight_sizes(spec))
+    assert sent == (layout.num_microbatches(8) + 1) * aligned * FP32 * (size - 1)
+
+
+@pytest.mark.parametrize("recompute", ["none", "full"])
+@pytest.mark.parametrize("size", [2, 3])
+def test_zero3_gathers_layers_twice_and_the_ends_once_a_microbatch(size, recompute, tmp_path):
+    """m (2 all-gathers and a reduce-scatter), but embedding and head are gathered in forward only; recomputing gathers no more."""
+    spec = tiny(tied=False)
+    layout = Layout(dp=size, zero=3, micro_batch=2, recompute=recompute)
+    sent = sum(b["dp"] for b in step_bytes(layout, spec, tmp_path))
+    aligned = sum(-(-numel // 16) * 16 for numel in _weight_sizes(spec))
+    ends = 2 * -(-spec.vocab * spec.hidden // 16) * 16
+    assert sent == layout.num_microbatches(8) * (3 * aligned - ends) * FP32 * (size - 1)
+
+
+@pytest.mark.parametrize("zero", [1, 2, 3])
+def test_islands_reduce_their_shares_across_once_a_step(zero, tmp_path):
+    """Within, what zero sends over an island; across, an all-reduce of each share: 2 (N / s) (r - 1) / r with s = r = 2."""
+    spec = tiny(tied=False)
+    layout = Layout(dp=4, zero=zero, shard=2, micro_batch=1)
+    sent = step_bytes(layout, spec, tmp_path)
+    aligned = sum(-(-numel // 16) * 16 for numel in _weight_sizes(spec))
+    ends = 2 * -(-spec.vocab * spec.hidden // 16) * 16
+    m = layout.num_microbatches(8)
+    within = {1: 2 * aligned, 2: (m + 1) * aligned, 3: m * (3 * aligned - ends)}[zero]
+    assert sum(b["shard"] for b in sent) == 2 * within * FP32
+    assert sum(b["replicate"] for b in sent) == 4 * (aligned // 2) * FP32
+    assert not any(b.get("dp") for b in sent)
+
+
 def test_zero1_shares_the_optimizer_state(tmp_path):
     spec, job = tiny(tied=True), section(tmp_path)
 
@@ -202,16 +292,19 @@ def test_zero1_shares_the_optimizer_state(tmp_path):
     assert max(held) < 1.2 * spec.num_params / 3
 
 
-def test_tp_has_two_all_reduces_a_layer_each_way(tmp_path):
+@pytest.mark.parametrize("sp", [False, True])
+def test_tp_has_two_all_reduces_a_layer_each_way(sp, tmp_path):
+    """Under sp their halves, two more gathers in backward, and a sum of the gradients of the norms, whose rows are cut."""
     spec = tiny(tied=False)
-    sent = step_bytes(Layout(tp=2, micro_batch=8), spec, tmp_path)[0]["tp"]
+    sent = step_bytes(Layout(tp=2, sp=sp, micro_batch=8), spec, tmp_path)[0]["tp"]
     tokens = 8 * SEQ_LEN
     activation = tokens * spec.hidden * FP32
-    layers = 4 * spec.layers * activation
+    layers = (5 if sp else 4) * spec.layers * activation
     ends = 2 * activation  # the embedding's output forward, the head's input backward
     loss = 3 * tokens * FP32  # largest logit; sum of exponentials and target logit
     kv_heads = _shared_kv_elements(spec) * FP32  # KV head 1 is on both ranks
-    assert sent == layers + ends + loss + kv_heads
+    norms = (2 * spec.layers + 1) * spec.hidden * FP32 if sp else 0
+    assert sent == layers + ends + loss + kv_heads + norms
 
 
 def _weight_sizes(spec):

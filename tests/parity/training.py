@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from rayplane.comm.mesh import Mesh
@@ -17,6 +19,7 @@ from rayplane.train.checkpoint import Store
 from rayplane.train.data import open_dataset
 from rayplane.train.rank import TrainRank
 from rayplane.train.threads import run_ranks
+from tests.train.test_indexed import write
 
 VOCAB, SEQ_LEN = 61, 12
 
@@ -37,13 +40,31 @@ def tiny(**numbers: object) -> ModelSpec:
     return ModelSpec(**{**defaults, **numbers})  # type: ignore[arg-type]
 
 
-def section(folder: Path, steps: int = 3, **changes: object) -> TrainSection:
-    """A training section over a random token array."""
-    tokens = folder / "tokens.npy"
-    if not tokens.exists():
-        np.save(tokens, np.random.default_rng(0).integers(0, VOCAB, 4000).astype(np.uint16))
+def tokens() -> npt.NDArray[np.uint16]:
+    """Random tokens."""
+    return np.random.default_rng(0).integers(0, VOCAB, 4000).astype(np.uint16)
+
+
+def starts() -> list[int]:
+    """Where documents of 1 to 20 tokens start in them, most of them short."""
+    return [0, *np.cumsum(np.random.default_rng(1).choice([1, 1, 2, 3, 5, 8, 20], 1000)).tolist()]
+
+
+def write_documents(path: Path, tokens: npt.NDArray[np.uint16], starts: Sequence[int]) -> None:
+    """A Megatron .idx and its .bin, each document a sequence."""
+    ends = [s for s in starts if s < len(tokens)] + [len(tokens)]
+    write(path, [[tokens[a:b].tolist()] for a, b in pairwise(ends)])
+
+
+def section(folder: Path, steps: int = 3, document_mask: bool = False, **changes: object) -> TrainSection:
+    """A training section over a random token array, or over the documents in it."""
+    path = folder / ("tokens.idx" if document_mask else "tokens.npy")
+    if not path.exists() and document_mask:
+        write_documents(path, tokens(), starts())
+    elif not path.exists():
+        np.save(path, tokens())
     return TrainSection(
-        data=DataSection(path=[str(tokens)], seq_len=SEQ_LEN, holdout=0.1, holdout_samples=7),
+        data=DataSection(path=[str(path)], seq_len=SEQ_LEN, holdout=0.1, holdout_samples=7, document_mask=document_mask),
         steps=steps,
         global_batch=8,
         # AdamW's step does not depend on the size of a gradient but by eps: with a tiny eps, rounding decides the sign of a step.

@@ -148,7 +148,7 @@ def test_documents_start_behind_separators(corpus, share):
         assert array.starts(0, len(array)).tolist() == expected
         for number in range(len(windows)):
             first = number * 16
-            assert windows.starts(number).tolist() == [e - first for e in expected if first <= e < first + 16]
+            assert windows.starts(number).tolist() == [e - first for e in expected if first <= e <= first + 16]
 
 
 def test_a_sample_says_where_its_documents_start(corpus):
@@ -156,7 +156,7 @@ def test_a_sample_says_where_its_documents_start(corpus):
     for k in range(200):
         sample = dataset.sample(k)
         inner = [i for i in dataset.starts(k) if i]
-        assert inner == [i for i in range(1, 16) if sample[i - 1] == 0]
+        assert inner == [i for i in range(1, 17) if sample[i - 1] == 0]
     assert [len(dataset.holdout_starts(i)) for i in range(dataset.num_holdout)]
 
 
