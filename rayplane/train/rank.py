@@ -17,27 +17,22 @@ import numpy as np
 import torch
 
 from rayplane.comm.mesh import Mesh
-from rayplane.errors import DataError, NonFiniteError
-from rayplane.model.layers import Place
-from rayplane.model.parameter import GradWork, Weight
-from rayplane.model.transformer import ModelChunk
+from rayplane.errors import DataError
 from rayplane.model.weights import open_weights
 from rayplane.spec.job import TrainSection
 from rayplane.spec.layout import split
 from rayplane.spec.model import ModelSpec
 from rayplane.spec.passes import build, build_forward
 from rayplane.spec.report import StepReport
+from rayplane.train.build import build_part
 from rayplane.train.checkpoint import Progress, Store
 from rayplane.train.data import Dataset, Ints
-from rayplane.train.gradients import Gradients
-from rayplane.train.init import initialise
+from rayplane.train.finite import raise_non_finite
 from rayplane.train.microbatch import Microbatch
 from rayplane.train.optim import Optimizer, clip_scale, learning_rate
-from rayplane.train.residence import Residence
 from rayplane.train.stage import Stage
 
 Tensor = torch.Tensor
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,21 +53,11 @@ class TrainRank:
         self.progress = Progress(data=dataset.fingerprint)
         self._train, self._dataset = train, dataset
         layout, stage = mesh.layout, mesh.coord.pp
-        # Putting weight gradients off pays where there is communication to hide them behind.
-        work = GradWork(defer=mesh.tp.size > 1)
-        place = Place(mesh.tp, mesh.cp, work, DTYPES[train.precision], layout.sp, layout.cp_method, layout.recompute)
-        self.presence = Residence(mesh.shard) if layout.zero > 2 else None
-        place = replace(place, presence=self.presence, recompute_layers=layout.recompute_layers)
-        self.chunks = _chunks(spec, place, mesh)
+        part = build_part(spec, train, mesh)
+        self.chunks, self.presence, self._gradients = part.chunks, part.presence, part.gradients
         self.weights = list(dict.fromkeys(w for chunk in self.chunks.values() for w in chunk.weights()))
-        self._gradients = _gradients(self.chunks, mesh)
-        for c, gradients in self._gradients.items():
-            for bucket in gradients.buckets:
-                bucket.fill(lambda weights: initialise(weights, train.seed))
-            if self.presence is not None:
-                self.presence.move_in(self.chunks[c].units(), gradients.buckets)
         self.optimizer = Optimizer(list(self._gradients.values()), train.optimizer, mesh)
-        self._stage = Stage(self.chunks, self._gradients, place, mesh, spec.hidden)
+        self._stage = Stage(self.chunks, self._gradients, part.place, mesh, spec.hidden)
         self._sizes = layout.microbatch_sizes(train.global_batch, mesh.coord.dp)
         self._actions = build(layout, len(self._sizes)).ranks[stage]
 
@@ -171,7 +156,7 @@ class TrainRank:
         mine = torch.stack([square.to(self.mesh.device), self._sum_losses(losses), *known])
         square, loss, counted, drains = self.mesh.world.all_reduce(mine).tolist()
         if not (math.isfinite(square) and math.isfinite(loss)):
-            self._raise_non_finite(losses)
+            raise_non_finite(self.mesh, self.progress.step + 1, losses, self.optimizer.square_norm())
         correction = _correction(self._num_targets, counted, f"step {self.progress.step + 1}")
         norm = math.sqrt(square) * correction
         rate = learning_rate(self._train.optimizer, self.progress.step, self._train.steps)
@@ -184,23 +169,6 @@ class TrainRank:
         if not losses or self.mesh.coord.tp:
             return torch.zeros((), dtype=torch.float64, device=self.mesh.device)
         return torch.stack(list(losses)).double().sum()
-
-    def _raise_non_finite(self, losses: Sequence[Tensor]) -> None:
-        """Find the first rank and microbatch with a loss that is not finite, else the first rank with such a gradient."""
-        bad = next((m for m, loss in enumerate(losses) if not math.isfinite(loss.item())), -1)
-        gradient = not math.isfinite(self.optimizer.square_norm().item())
-        rows = self.mesh.world.all_gather(torch.tensor([[bad, int(gradient)]], device=self.mesh.device)).tolist()
-        for rank, (microbatch, _) in enumerate(rows):
-            if microbatch >= 0:
-                raise NonFiniteError(
-                    f"the loss is not finite at step {self.progress.step + 1}, rank {rank}, microbatch {microbatch}; "
-                    "lower optimizer.lr, set optimizer.clip, or look at the samples of that step"
-                )
-        rank = next((r for r, (_, g) in enumerate(rows) if g), 0)
-        raise NonFiniteError(
-            f"the gradient is not finite at step {self.progress.step + 1} (first on rank {rank}) although the loss is; "
-            "lower optimizer.lr or set optimizer.clip"
-        )
 
     def _report(self, outcome: Outcome) -> StepReport:
         phases = self.mesh.clock.take()
@@ -234,41 +202,6 @@ def _correction(num_targets: int, counted: float, what: str) -> float:
             "set train.data.document_mask: false, or give longer documents"
         )
     return num_targets / counted
-
-
-def _chunks(spec: ModelSpec, place: Place, mesh: Mesh) -> dict[int, ModelChunk]:
-    """This stage's chunks, in model order."""
-    chunks: dict[int, ModelChunk] = {}
-    for c in mesh.layout.chunks_of_stage(mesh.coord.pp):
-        first, last = c == 0, c == mesh.layout.num_chunks - 1
-        embed = chunks[0].embed if 0 in chunks else None
-        tied = embed.weight if embed is not None else None
-        chunks[c] = ModelChunk(place, spec, mesh.layout.layers_of_chunk(c), first, last, tied)
-    return chunks
-
-
-def _gradients(chunks: dict[int, ModelChunk], mesh: Mesh) -> dict[int, Gradients]:
-    """Gradient memory of each chunk; a weight that two chunks share lies with the first."""
-    seen: set[Weight] = set()
-    out: dict[int, Gradients] = {}
-    for c, chunk in chunks.items():
-        units = []
-        for module, _ in chunk.units():
-            units.append([w for w in module.parameters() if isinstance(w, Weight) and w not in seen])
-            seen.update(units[-1])
-        spanning = {w for unit in units for w in unit if w.parts[0].tensor.tied and mesh.layout.num_chunks > 1}
-        out[c] = Gradients([unit for unit in units if unit], _uses(chunk), spanning, mesh)
-    return out
-
-
-def _uses(chunk: ModelChunk) -> dict[Weight, int]:
-    """How many modules of a chunk add to each weight's gradient (a tied embedding: two)."""
-    uses: dict[Weight, int] = {}
-    for module in chunk.modules():
-        for parameter in module.parameters(recurse=False):
-            if isinstance(parameter, Weight):
-                uses[parameter] = uses.get(parameter, 0) + 1
-    return uses
 
 
 def _peak_memory_bytes(device: torch.device) -> int:
