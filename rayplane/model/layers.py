@@ -1,7 +1,7 @@
 """The parts of a transformer block. They know tensor names and axes; of ranks only the tp Communicator that they are given.
 
     B batch   S sequence   N = B * S tokens   n tokens of this rank's residual stream (N, or under sp its rows of them)
-    H hidden   O rows of a weight on this rank   V vocabulary rows on this rank
+    H hidden   O rows of a weight on this rank
 
 Each autograd Function returns the gradient of its input and hands the gradient of its weight to GradWork.
 """
@@ -22,7 +22,7 @@ from rayplane.comm.communicator import Communicator
 from rayplane.comm.functions import Rows, leave, start_sum, start_whole
 from rayplane.model.matmul import linear
 from rayplane.model.parameter import Add, GradWork, Weight, weight
-from rayplane.model.presence import Presence, during
+from rayplane.model.presence import Presence
 from rayplane.spec.layout import split
 from rayplane.spec.sharding import TensorSpec, tp_chunk
 
@@ -214,47 +214,3 @@ def swiglu(gate_up: Tensor) -> Tensor:
 def gelu(up: Tensor) -> Tensor:
     """x Phi(x) in its tanh form (Hendrycks and Gimpel, 2016), which GPT-2 uses."""
     return F.gelu(up, approximate="tanh")
-
-
-class _Embed(Function):
-    @staticmethod
-    def forward(ctx: Any, ids: Tensor, w: Weight, first: int, grads: GradWork) -> Tensor:
-        local = ids - first
-        inside = (local >= 0) & (local < w.shape[0])
-        local = torch.where(inside, local, 0)
-        ctx.local, ctx.inside, ctx.w, ctx.grads = local, inside, w, grads
-        return F.embedding(local, w).masked_fill_(~inside.unsqueeze(-1), 0.0)
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[None, None, None, None]:
-        rows, ids = dy[ctx.inside], ctx.local[ctx.inside]
-        ctx.grads.push(ctx.w, lambda buffer: buffer.index_add_(0, ids, rows.to(buffer.dtype)))
-        return None, None, None, None
-
-
-class Embedding(nn.Module):
-    """Rows of the embedding by token id; the vocabulary is cut over tp, and each rank adds the rows it has."""
-
-    def __init__(self, place: Place, tensor: TensorSpec):
-        super().__init__()
-        self.weight = place.weight(tensor)
-        self._first = self.weight.parts[0].chunk.offset[0]
-        self._place = place
-
-    def forward(self, ids: Tensor) -> Tensor:  # [N] -> [n, H]
-        with during(self._place.presence, self):
-            rows = _Embed.apply(ids, self.weight, self._first, self._place.grads)
-        return self._place.summed(rows, self._place.rows(ids.shape[0]))
-
-
-class Positions(nn.Module):
-    """A learned vector per position of the sequence, added to the embedding; every tp rank has the whole table."""
-
-    def __init__(self, place: Place, tensor: TensorSpec):
-        super().__init__()
-        self.weight = place.weight(tensor, partial=place.sp)
-        self._place = place
-
-    def forward(self, x: Tensor, positions: Tensor) -> Tensor:  # [n, H], [n] -> [n, H]
-        with during(self._place.presence, self):
-            return x + _Embed.apply(positions, self.weight, 0, self._place.grads)

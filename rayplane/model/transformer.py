@@ -18,7 +18,8 @@ from rayplane.comm.functions import Rows
 from rayplane.errors import Problem, SpecError
 from rayplane.model.attention import Attention, Flow, rope_table
 from rayplane.model.context import mask_of
-from rayplane.model.layers import Bias, ColumnLinear, Embedding, Place, Positions, RowLinear, gelu, swiglu
+from rayplane.model.embedding import Embedding, Positions
+from rayplane.model.layers import Bias, ColumnLinear, Place, RowLinear, gelu, swiglu
 from rayplane.model.loss import Head
 from rayplane.model.norms import stream_norm
 from rayplane.model.parameter import Weight
