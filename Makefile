@@ -27,8 +27,10 @@ lint: $(READY)  ## style, types and the floors of the imports
 parity: $(READY)  ## a thousand drawn layouts against one device
 	PARITY_CASES=1000 $(BIN)/pytest tests/parity/test_matrix.py
 
-bench: $(READY)  ## layouts side by side with plain torch
-	$(BIN)/python benchmarks/train_layouts.py
+bench: $(READY)  ## training beside plain torch and the peers that are installed, bytes on each axis, a long sequence on two ranks
+	$(BIN)/python benchmarks/train_peers.py
+	$(BIN)/python benchmarks/comm_bytes.py
+	$(BIN)/python benchmarks/long_context.py
 
 clean:  ## remove .venv and caches; what was trained stays in runs/
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
