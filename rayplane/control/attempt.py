@@ -7,7 +7,7 @@ rank 1  started  step 1  step 2              ...  done        Saved, RankFailed,
 from __future__ import annotations
 
 from rayplane.control.checkpoints import Checkpoint
-from rayplane.control.state import GangDone, RankEvent, RankExited, RankFailed, RankLost, Saved, Started, StepDone
+from rayplane.control.event import GangDone, RankEvent, RankExited, RankFailed, RankLost, Saved, Started, StepDone
 from rayplane.runtime.group import Message, RankMessage, step_report
 from rayplane.spec.report import StepReport
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import signal
 from collections.abc import Sequence
 
-from rayplane.control.state import Failure, RankExited, RankFailed, RankLost, TimedOut
+from rayplane.control.event import RankExited, RankFailed, RankLost, TimedOut
+from rayplane.control.state import Failure
 
 LOST_CONNECTION = (
     "connection closed",

@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from rayplane.control.state import Event, State, StepDone
+from rayplane.control.event import Event, StepDone
+from rayplane.control.state import State
 from rayplane.control.status import EVENTS_FILE, Status, state_name, write_status
 from rayplane.errors import RayplaneError
 
@@ -63,3 +64,18 @@ class Journal:
             if not self._failed:
                 log.warning("%s: %s; the job goes on", self._directory, error.strerror)
             self._failed = True
+
+
+def loss_of(directory: Path, step: int) -> float | None:
+    """The loss that a step had when it was last done in a job's folder; None where its journal does not say."""
+    try:
+        with (directory / EVENTS_FILE).open() as events:
+            lines = [line for line in events if f'"step": {step},' in line]
+    except OSError:
+        return None
+    for line in reversed(lines):
+        with suppress(ValueError, KeyError, TypeError):
+            event = json.loads(line)
+            if event["event"] == StepDone.__name__ and event["step"] == step:
+                return float(event["loss"])
+    return None

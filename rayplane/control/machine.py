@@ -21,39 +21,41 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rayplane.control.checkpoints import Checkpoint
+from rayplane.control.event import (
+    Event,
+    GangDone,
+    KillDone,
+    Placed,
+    PlaceFailed,
+    RankExited,
+    RankFailed,
+    RankLost,
+    Saved,
+    Started,
+    StepDone,
+    StopRequested,
+    Submitted,
+    TimedOut,
+)
 from rayplane.control.failure import explain, failure_of
 from rayplane.control.state import (
     Drain,
     Draining,
     Effect,
-    Event,
     Failed,
     Failure,
     Finished,
-    GangDone,
     Kill,
-    KillDone,
     Killing,
     Live,
     Pending,
-    Placed,
-    PlaceFailed,
     Placing,
     Progress,
-    RankExited,
-    RankFailed,
-    RankLost,
     Release,
     Running,
-    Saved,
     Start,
-    Started,
     Starting,
     State,
-    StepDone,
-    StopRequested,
-    Submitted,
-    TimedOut,
 )
 from rayplane.spec.job import LimitsSection
 

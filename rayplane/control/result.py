@@ -24,6 +24,8 @@ class Result:
     exit_code: int
     step: int
     losses: dict[int, float]
+    final_loss: float | None
+    """Training loss of the last step that the job has done, be it in an earlier run."""
     holdout_before: float | None
     holdout_after: float | None
     tokens_per_s: float
@@ -32,11 +34,6 @@ class Result:
     restarts: int
     params: int
     wall_s: float
-
-    @property
-    def final_loss(self) -> float | None:
-        """Training loss of the last step of this run."""
-        return self.losses[max(self.losses)] if self.losses else None
 
 
 @dataclass(slots=True)

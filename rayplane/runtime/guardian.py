@@ -1,8 +1,10 @@
 """A process that outlives its owner by a moment, to end what the owner leaves behind.
 
-    owner ──pipe──▶ guardian: the pipe closes when the owner is gone, however it went ──SIGKILL──▶ the processes it was given
+    owner ──pipe──▶ guardian: the pipe closes when the owner is gone, however it went ──SIGKILL──▶ every process with the owner's mark
+      └──environment: the mark──▶ a process started meanwhile ──▶ those that it starts
 
-An embedded Ray needs it: when its driver is killed its servers die at once, but the agents of its node try for a minute to report that.
+An embedded Ray needs it: when its driver is killed, a server that was just being started lives on, and so do workers and agents whose
+server died before they knew it. Nobody can list them in time, but all of them inherit the mark.
 """
 
 from __future__ import annotations
@@ -11,17 +13,50 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Iterable
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+MARK = "RAYPLANE_OWNER"
+"""The environment variable that carries an owner's mark."""
+LOOK_AGAIN_S = 0.05
+QUIET_S = 0.5
+"""A process that is just being started has no environment for a moment: nothing must be found for so long."""
+END_TIMEOUT_S = 10.0
+"""What is blocked in the kernel cannot be waited for."""
 
-def guard(pids: Iterable[int]) -> None:
-    """End these processes when the calling process is gone."""
+
+@contextmanager
+def guarded() -> Iterator[str]:
+    """Processes that are started inside, and those that they start whenever, end when the calling process is gone. Gives their mark."""
+    mark, before = uuid.uuid4().hex, os.environ.get(MARK)
+    _start_guardian(mark)
+    os.environ[MARK] = mark
+    try:
+        yield mark
+    finally:
+        del os.environ[MARK]
+        if before is not None:
+            os.environ[MARK] = before
+
+
+def end(mark: str) -> None:
+    """SIGKILL every process that bears a mark, and what it has started, until none is left."""
+    began_s = found_s = time.monotonic()
+    while (now_s := time.monotonic()) - found_s < QUIET_S and now_s - began_s < END_TIMEOUT_S:
+        if _kill_all(mark):
+            found_s = time.monotonic()
+        time.sleep(LOOK_AGAIN_S)
+
+
+def _start_guardian(mark: str) -> None:
     read_end, write_end = os.pipe()
     assert not os.get_inheritable(write_end), "it closes when this process is gone: no child may hold it too"
     os.posix_spawn(
         sys.executable,
-        [sys.executable, "-m", "rayplane.runtime.guardian", *map(str, pids)],
+        [sys.executable, "-m", "rayplane.runtime.guardian", mark],
         os.environ,
         file_actions=[(os.POSIX_SPAWN_DUP2, read_end, 0), (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)],
         setsid=True,
@@ -29,20 +64,28 @@ def guard(pids: Iterable[int]) -> None:
     os.close(read_end)
 
 
-def descendants(pid: int) -> set[int]:
-    """Process ids of the children of a process, and of theirs."""
+def _kill_all(mark: str) -> bool:
+    """SIGKILL all that is there now; whether there was anything."""
     parents = {int(p.name): _parent(p) for p in Path("/proc").iterdir() if p.name.isdigit()}
-    found, new = set[int](), {pid}
-    while new := {child for child, parent in parents.items() if parent in new} - found:
+    found, new = set[int](), {pid for pid in parents if _is_marked(pid, mark)}
+    while new:
         found |= new
-    return found
-
-
-def end(pids: Iterable[int]) -> None:
-    """SIGKILL these processes."""
-    for pid in pids:
+        new = {pid for pid, parent in parents.items() if parent in found} - found
+    # Held as descriptors while all of them live, so that a number that is used anew means nothing.
+    held = {pid: process for pid in found if (process := _open(pid)) is not None}
+    ours = [process for pid, process in held.items() if _is_marked(pid, mark) or _parent(Path(f"/proc/{pid}")) in held]
+    for process in ours:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+            signal.pidfd_send_signal(process, signal.SIGKILL)
+    for process in held.values():
+        os.close(process)
+    return bool(ours)
+
+
+def _is_marked(pid: int, mark: str) -> bool:
+    with contextlib.suppress(OSError):
+        return f"{MARK}={mark}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return False
 
 
 def _parent(process: Path) -> int:
@@ -51,16 +94,16 @@ def _parent(process: Path) -> int:
     return 0
 
 
+def _open(pid: int) -> int | None:
+    with contextlib.suppress(OSError):
+        return os.pidfd_open(pid)
+    return None
+
+
 def main() -> None:
-    """`argv`: process ids. They are held as descriptors, so that a number used anew means nothing."""
-    processes = []
-    for pid in map(int, sys.argv[1:]):
-        with contextlib.suppress(ProcessLookupError):
-            processes.append(os.pidfd_open(pid))
+    """`argv`: the mark. Standard input ends with the owner."""
     sys.stdin.buffer.read()
-    for process in processes:
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(process, signal.SIGKILL)
+    end(sys.argv[1])
 
 
 if __name__ == "__main__":

@@ -4,23 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 
+from rayplane.spec.cluster_section import ClusterSection
 from rayplane.spec.layout import Layout
-
-
-class Section(BaseModel):
-    """A part of the job file: unknown fields are errors, values do not change once read."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-
-
-Positive = Annotated[float, Field(gt=0)]
-NonNegative = Annotated[float, Field(ge=0)]
-PositiveInt = Annotated[int, Field(gt=0, lt=2**63)]
-Count = Annotated[int, Field(ge=0, lt=2**63)]
-Degree = Annotated[int, Field(gt=0, le=10**6)]
-"""Above these bounds nobody trains, and a slip of the keyboard would keep the planner busy for hours."""
+from rayplane.spec.section import Count, Degree, NonNegative, Positive, PositiveInt, Section
 
 
 class RopeSection(Section):
@@ -86,6 +74,9 @@ Source = Annotated[SourceSection, BeforeValidator(_as_source)]
 """`corpus.jsonl` is short for `{path: corpus.jsonl}`."""
 
 
+READABLE = ["*.txt", "*.md", "*.rst", "*.py", "*.jsonl", "*.parquet", "*.npy", "*.idx"]
+
+
 class DataSection(Section):
     """What to train on."""
 
@@ -96,14 +87,15 @@ class DataSection(Section):
     Relative to the directory that rayplane runs in, as is every path of a job. They must exist, unless the cluster is described.
     """
     tokenizer: str = "bytes"
-    """`bytes` (one token per byte), a tokenizer.json, or a Hugging Face folder; ignored for token arrays."""
+    """`bytes` (one token per byte), `model` (the one that model.path brings along), a tokenizer.json, a .gguf file, or a Hugging Face
+    folder; ignored for token arrays."""
     seq_len: PositiveInt = 1024
     """Tokens per sample."""
     holdout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of the documents kept aside to measure the loss on."""
     holdout_samples: PositiveInt = 128
     """At most so many held-out samples are measured, spread evenly."""
-    include: list[str] = ["*.txt", "*.md", "*.rst", "*.py", "*.jsonl", "*.parquet", "*.npy", "*.idx"]
+    include: list[str] = READABLE
     """Which files of a folder are read."""
     text_field: str = "text"
     """The field of a .jsonl record, or column of a .parquet file, that holds the text."""
@@ -217,45 +209,6 @@ class LayoutSection(Section):
             cp_method=self.cp_method,
             boundaries=tuple(self.boundaries or ()),
         )
-
-
-class LinkSection(Section):
-    """A link as one device sees it."""
-
-    gbytes_s: Positive
-    """Bandwidth per direction, 10^9 bytes per second."""
-    latency_us: NonNegative
-
-
-class LinksSection(Section):
-    """The links of a described cluster; what is left out comes from the device catalog."""
-
-    island: LinkSection | None = None
-    node: LinkSection | None = None
-    fabric: LinkSection | None = None
-
-
-class NodeSection(Section):
-    """`count` equal nodes."""
-
-    device: str
-    """Device kind of the catalog, such as h100-sxm or cpu."""
-    devices: Annotated[int, Field(gt=0, le=10**3)]
-    """Devices per node."""
-    count: Annotated[int, Field(gt=0, le=10**5)] = 1
-    name: str = "node"
-    """Nodes are called NAME-0, NAME-1, …; a single node just NAME."""
-    island: str | None = None
-    """Nodes that name the same island are one NVLink domain; by default each node is an island of its own."""
-    memory_gb: Annotated[float, Field(gt=0, le=10**6)] | None = None
-    """Memory of one device in 10^9 bytes, where it differs from the catalog."""
-
-
-class ClusterSection(Section):
-    """A described cluster, so that a plan can be made away from it."""
-
-    nodes: Annotated[list[NodeSection], Field(min_length=1)]
-    links: LinksSection = LinksSection()
 
 
 class LimitsSection(Section):

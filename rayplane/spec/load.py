@@ -15,8 +15,9 @@ from typing import TypeVar
 from rayplane.errors import Problem, SpecError
 from rayplane.spec.checks import Sections, check_sections
 from rayplane.spec.document import Document, field_path, read_document
-from rayplane.spec.job import JobSpec, LayoutSection, ModelSection, Section, TrainSection
+from rayplane.spec.job import JobSpec, LayoutSection, ModelSection, TrainSection
 from rayplane.spec.schema import schema_problems
+from rayplane.spec.section import Section
 from rayplane.spec.source import load_model, model_folder
 
 __all__ = ["load_job", "load_model", "model_folder"]

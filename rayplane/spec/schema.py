@@ -2,6 +2,7 @@
 
 pydantic says                            the user reads
 extra_forbidden  train.step              train.step: unknown field, did you mean 'steps'?
+extra_forbidden  train.micro_batch       train.micro_batch: unknown field here; it belongs to layout: write layout.micro_batch
 int_type         train.steps             train.steps: expected a whole number, got 'ten'
 literal_error, model_type  layout        layout: expected 'auto' or fields such as dp, pp, cp, got 'atuo', did you mean 'auto'?
 """
@@ -9,16 +10,17 @@ literal_error, model_type  layout        layout: expected 'auto' or fields such 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from rayplane.errors import Problem
 from rayplane.spec.document import Document, FieldPath
-from rayplane.spec.job import JobSpec, Section, SourceSection
+from rayplane.spec.job import JobSpec, SourceSection
+from rayplane.spec.section import Section
 
 EXPECTED = {
     "int_type": "a whole number",
@@ -94,8 +96,7 @@ def _problem(document: Document, error: ErrorDetails) -> list[Problem]:
 def _message(path: FieldPath, error: ErrorDetails) -> str:
     kind, got, context = error["type"], error["input"], error.get("ctx", {})
     if kind == "extra_forbidden":
-        fields = list(_section(path[:-1]).model_fields)
-        return "unknown field" + (did_you_mean(path[-1], fields) or f"; the fields here are {', '.join(fields)}")
+        return _unknown(path)
     if kind == "missing":
         return "is missing" + _remedy(path)
     if kind == "literal_error" or (kind == "model_type" and path[0] in AUTO and len(path) == 1):
@@ -116,6 +117,15 @@ def _message(path: FieldPath, error: ErrorDetails) -> str:
         rule = "letters, digits, '.', '_' and '-' only, 63 at most, the first a letter or digit"
         return f"may hold {rule}, got {shown(got)}" + (f"; try '{fixed}'" if fixed else "")
     return f"cannot be {shown(got)}"
+
+
+def _unknown(path: FieldPath) -> str:
+    """The message for a field that is not of its section: of which it is, or what is like it, or what there is."""
+    if elsewhere := [f for f in _fields(JobSpec) if re.split(r"\W+", f)[-1] == path[-1]]:
+        sections = " or ".join(f.rpartition(".")[0] or "the top of the file" for f in elsewhere)
+        return f"unknown field here; it belongs to {sections}: write {' or '.join(elsewhere)}"
+    fields = list(_section(path[:-1]).model_fields)
+    return "unknown field" + (did_you_mean(path[-1], fields) or f"; the fields here are {', '.join(fields)}")
 
 
 def _choice(path: FieldPath, got: object) -> str:
@@ -157,6 +167,19 @@ def _section(path: FieldPath) -> type[Section]:
 
 def _inner(section: type[Section], name: str) -> type[Section] | None:
     return next((t for t in _types(section.model_fields[name].annotation) if isinstance(t, type) and issubclass(t, Section)), None)
+
+
+def _fields(section: type[Section], prefix: str = "") -> Iterator[str]:
+    """The dotted names of all fields of a section and of those in it; `[]` stands behind a list of sections."""
+    for name, field in section.model_fields.items():
+        yield f"{prefix}{name}"
+        if inner := _inner(section, name):
+            yield from _fields(inner, f"{prefix}{name}{'[]' if list in _origins(field.annotation) else ''}.")
+
+
+def _origins(annotation: Any) -> set[Any]:
+    """The generic types that a type is made of."""
+    return {get_origin(annotation)}.union(*map(_origins, get_args(annotation)))
 
 
 def _words(path: FieldPath) -> Sequence[str]:

@@ -55,6 +55,11 @@ def model_folder(section: ModelSection, base: Path = HERE) -> Path | None:
     return None if section.path is None else _resolve(section.path, base, MODEL_FILES)
 
 
+def config_place(section: ModelSection, base: Path = HERE) -> Path | None:
+    """The folder or .gguf file with the model's numbers and its tokenizer; None when it has no path."""
+    return None if section.path is None else _resolve(section.path, base, CONFIG_FILES)
+
+
 def preset_names() -> tuple[str, ...]:
     """Names of the built-in models."""
     return tuple(_presets())

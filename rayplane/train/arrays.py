@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,13 +54,19 @@ def check_array(tokens: Tokens, vocab: int, path: Path) -> None:
     if limits.min == 0 and limits.max < vocab:
         return
     for start in range(0, len(tokens), SCAN_TOKENS):
-        check_ids(tokens[start : start + SCAN_TOKENS], vocab, f"{path}: token {start} or later")
+        check_ids(tokens[start : start + SCAN_TOKENS], vocab, partial(_token_of, path, start))
 
 
-def check_ids(ids: Tokens, vocab: int, where: object) -> None:
-    """DataError, naming `where`, when an id does not lie in [0, vocab)."""
-    if len(ids) and (int(ids.max()) >= vocab or int(ids.min()) < 0):
-        wrong = int(ids.max()) if int(ids.max()) >= vocab else int(ids.min())
-        raise DataError(
-            f"{where}: id {wrong} is outside the model's vocabulary of {vocab}; use the model's own tokenizer, or set model.vocab"
-        )
+def _token_of(path: Path, start: int, number: int) -> str:
+    return f"{path}: token {start + number}"
+
+
+def check_ids(ids: Tokens, vocab: int, where: Callable[[int], str]) -> None:
+    """DataError for the first id that does not lie in [0, vocab); `where` says of its number where it stands."""
+    if not len(ids) or (int(ids.max()) < vocab and int(ids.min()) >= 0):
+        return
+    number = int(np.argmax((ids < 0) | (ids >= vocab)))
+    raise DataError(
+        f"{where(number)}: id {ids[number]} is outside the model's vocabulary of {vocab}; "
+        "use the model's own tokenizer, or set model.vocab"
+    )

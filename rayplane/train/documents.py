@@ -3,26 +3,20 @@
     folder/            every file in it that matches `include`, sorted; hidden folders are left out
     a file             itself
     data.bin, data     where data.idx lies beside it: Megatron's indexed pair (indexed.py), by its .idx
-    python://stdlib    the running interpreter's library, without its tests
+    python://stdlib    the running interpreter's library, without its tests (spec/data_files.py)
 
 Paths without weights are one source, joined in their order; a path with a weight is a source of its own.
 """
 
 from __future__ import annotations
 
-import os
-import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from pathlib import Path
 
 from rayplane.errors import DataError
+from rayplane.spec.data_files import data_path, matching, nothing_matches
 from rayplane.spec.job import DataSection
-
-STDLIB = "python://stdlib"
-NOT_LIBRARY = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"})
-"""Folders of the interpreter's library that are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +42,11 @@ def find_sources(section: DataSection, base: Path) -> tuple[SourceFiles, ...]:
 def _find(names: Sequence[str], include: Sequence[str], base: Path) -> tuple[Path, ...]:
     files: list[Path] = []
     for name in names:
-        root = Path(sysconfig.get_path("stdlib")) if name == STDLIB else (base / Path(name).expanduser()).absolute()
+        root = data_path(name, base).absolute()
         if root.is_dir():
-            found = sorted(_walk(root, include, NOT_LIBRARY if name == STDLIB else frozenset()))
+            found = sorted(matching(name, root, include))
             if not found:
-                raise DataError(f"train.data.path: folder {name} has no file that matches include: {list(include)}; widen include")
+                raise DataError(f"train.data.path: {nothing_matches(name, include)}")
             files += map(_indexed, found)
         elif root.is_file() or _indexed(root).is_file():
             files.append(_indexed(root))
@@ -68,16 +62,3 @@ def _indexed(path: Path) -> Path:
         return index if index.is_file() else path
     index = path.with_name(f"{path.name}.idx")
     return index if not path.exists() and index.is_file() else path
-
-
-def _walk(root: Path, include: Sequence[str], left_out: frozenset[str]) -> Iterator[Path]:
-    for folder, folders, names in os.walk(root, onerror=_refuse):
-        folders[:] = [f for f in folders if not f.startswith(".") and f not in left_out]
-        for path in (Path(folder, name) for name in names):
-            inner = path.relative_to(root).as_posix()
-            if any(fnmatch(path.name, glob) or fnmatch(inner, glob) for glob in include) and path.is_file():
-                yield path
-
-
-def _refuse(error: OSError) -> None:
-    raise DataError(f"{error.filename}: cannot be read ({error}); make the folder readable or leave it out of train.data.path")

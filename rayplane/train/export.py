@@ -24,6 +24,7 @@ from rayplane.model.names import hf_names
 from rayplane.spec.hf_export import to_hf_config
 from rayplane.spec.model import ModelSpec
 from rayplane.spec.sharding import TensorSpec
+from rayplane.train.gguf_tokenizer import hf_files
 from rayplane.train.manifest import Box, Manifest
 from rayplane.train.shards import Entry, Floats, write_shards
 
@@ -51,8 +52,8 @@ class Exported:
     files: tuple[str, ...]
 
 
-def export(checkpoint: Path, out: Path, dtype: str = "fp32", extra: Mapping[str, Path] | None = None) -> Exported:
-    """Write the weights of a complete checkpoint to the folder `out`, in `dtype`, with copies of `extra` files beside them."""
+def export(checkpoint: Path, out: Path, dtype: str = "fp32", extra: Mapping[str, Path | bytes] | None = None) -> Exported:
+    """Write the weights of a complete checkpoint to the folder `out`, in `dtype`, with `extra` files or contents beside them."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise SpecError(Problem(f"{out} exists and is not empty; name another folder", "OUT"))
     manifest = Manifest.read(checkpoint)
@@ -67,7 +68,7 @@ def export(checkpoint: Path, out: Path, dtype: str = "fp32", extra: Mapping[str,
         temporary.mkdir(parents=True)
         (temporary / "config.json").write_text(json.dumps(config, indent=2))
         for name, source in (extra or {}).items():
-            shutil.copyfile(source, temporary / name)
+            (temporary / name).write_bytes(source if isinstance(source, bytes) else source.read_bytes())
         write_shards(temporary, entries, lambda name: parts[name].assemble(boxes))
         temporary.replace(out)
     except OSError as error:
@@ -77,13 +78,15 @@ def export(checkpoint: Path, out: Path, dtype: str = "fp32", extra: Mapping[str,
     return Exported(spec, sum(e.num_bytes for e in entries), tuple(sorted(p.name for p in out.iterdir())))
 
 
-def tokenizer_files(tokenizer: str, folder: Path | None) -> dict[str, Path]:
+def tokenizer_files(tokenizer: str, folder: Path | None) -> dict[str, Path | bytes]:
     """Files of the tokenizer that a job names, else of the model's folder, by the names that they get; empty for bytes."""
     path = Path(tokenizer).expanduser()
+    if path.suffix == ".gguf":
+        return {**hf_files(path)}
     beside = path if path.is_dir() else path.parent if path.is_file() else folder
     if beside is None:
         return {}
-    found = {name: beside / name for name in TOKENIZER_FILES if (beside / name).is_file()}
+    found: dict[str, Path | bytes] = {name: beside / name for name in TOKENIZER_FILES if (beside / name).is_file()}
     return found | ({"tokenizer.json": path} if path.is_file() else {})
 
 

@@ -13,7 +13,8 @@ What a rank has of a bucket between its uses:
     zero 3     its share   its share    its share
 
 What tp ranks hold in common with a part of the gradient each is small and stays whole; a tied embedding has a bucket of its own, so
-that both ends of the pipe cut it alike, and between two chunks it is never cut but for the optimizer's state.
+that both ends of the pipe cut it alike, and between two chunks it is never cut but for the optimizer's state. What tp ranks hold alike,
+such as norms, has buckets of its own too: summed and cut in the same places, it stays alike to the bit.
 """
 
 from __future__ import annotations
@@ -134,10 +135,18 @@ def buckets(units: Sequence[Sequence[Weight]], spanning: set[Weight], mesh: Mesh
     if zero < 3:
         groups = [[w for unit in groups for w in unit]]
     out = []
-    for members in (m for unit in groups for m in _split(unit, mesh)):
+    for members in (m for unit in groups for some in _by_likeness(unit, mesh) for m in _split(some, mesh)):
         cut = zero > 0 and not any(_in_common(w, mesh) for w in members)
         out.append(Bucket(members, mesh, cut, min(zero, 1) if spanning.intersection(members) else zero))
     return out
+
+
+def _by_likeness(weights: Sequence[Weight], mesh: Mesh) -> list[list[Weight]]:
+    """Those of which tp ranks hold parts, and those that all hold alike."""
+    if mesh.tp.size == 1:
+        return [list(weights)]
+    alike = [w for w in weights if not any(d.cut for p in w.parts for d in p.tensor.dims)]
+    return [[w for w in weights if w not in set(alike)], alike]
 
 
 def _split(weights: Sequence[Weight], mesh: Mesh) -> list[list[Weight]]:

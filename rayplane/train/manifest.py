@@ -87,12 +87,8 @@ class Manifest:
 
     def check_model(self, spec: ModelSpec, folder: Path) -> None:
         """CheckpointError when the checkpoint is of another model; names what differs."""
-        ours, theirs = model_numbers(spec), model_numbers(self.spec(folder))
-        different = [f"{k} {theirs[k]!r} there, {v!r} here" for k, v in ours.items() if theirs[k] != v]
-        if different:
-            raise CheckpointError(
-                f"{folder} holds another model ({'; '.join(different)}); choose another checkpoint.dir or the same model"
-            )
+        if different := differences(self.spec(folder), spec):
+            raise CheckpointError(f"{folder} holds another model ({different}); choose another checkpoint.dir or the same model")
 
     def spec(self, folder: Path) -> ModelSpec:
         """The model that the checkpoint holds."""
@@ -113,6 +109,12 @@ def described(spec: ModelSpec) -> dict[str, Any]:
 def model_numbers(spec: ModelSpec) -> dict[str, Any]:
     """What must be equal for a checkpoint to fit a model: its shape, not its name or how it was first filled."""
     return {k: v for k, v in described(spec).items() if k not in ("name", "dtype", "init_std", "max_seq")}
+
+
+def differences(there: ModelSpec, here: ModelSpec) -> str:
+    """In which numbers two models differ so that a checkpoint of one does not fit the other; nothing where it does."""
+    theirs = model_numbers(there)
+    return "; ".join(f"{k} {theirs[k]!r} there, {v!r} here" for k, v in model_numbers(here).items() if theirs[k] != v)
 
 
 def folder_name(step: int) -> str:

@@ -17,7 +17,7 @@ import platform
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -160,7 +160,7 @@ def _write_tokens(recipe: Recipe, unit: tuple[Part, ...], out: BinaryIO, offsets
     """Write a unit's tokens, and note where documents and pieces start; a hash of what was written."""
     (documents, pieces), count, digest = offsets, 0, hashlib.blake2b(digest_size=16)
     for piece, ids in _encoded(recipe, unit):
-        check_ids(ids, recipe.vocab, piece.where)
+        check_ids(ids, recipe.vocab, partial(_token_of, piece))
         if piece.start == 0 and not (documents and documents[-1] == count):
             documents.append(count)
         pieces.append(count)
@@ -172,6 +172,10 @@ def _write_tokens(recipe: Recipe, unit: tuple[Part, ...], out: BinaryIO, offsets
     if documents and documents[-1] == count:
         documents.pop()
     return digest.hexdigest()
+
+
+def _token_of(piece: Piece, number: int) -> str:
+    return f"{piece.where}: token {number}" + (f" from byte {piece.start} on" if piece.start else "")
 
 
 def _encoded(recipe: Recipe, unit: tuple[Part, ...]) -> Iterator[tuple[Piece, Tokens]]:

@@ -2,6 +2,7 @@
 
 bytes                       ids 0-255 are the bytes themselves; byte 0 stands between documents
 DIR or tokenizer.json       a Hugging Face tokenizer; its end-of-text token stands between documents, where it has one
+FILE.gguf                   the tokenizer in its metadata (gguf_tokenizer.py), as if it were a tokenizer.json
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import tokenizers
 
 from rayplane.errors import DataError
 from rayplane.train.arrays import Tokens
+from rayplane.train.gguf_tokenizer import read_gguf_tokenizer
 from rayplane.train.pieces import Piece
 
 END_TOKENS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")
@@ -70,12 +72,15 @@ def open_tokenizer(name: str, base: Path) -> Tokenizer:
     if name == "bytes":
         return ByteTokenizer()
     path = base / Path(name).expanduser()
+    if path.suffix == ".gguf":
+        carried, digest, end = read_gguf_tokenizer(path)
+        return HfTokenizer(carried, f"{digest}-{end}", end)
     file = path / "tokenizer.json" if path.is_dir() else path
     try:
         content = file.read_bytes()
         tokenizer = tokenizers.Tokenizer.from_buffer(content)
     except OSError as error:
-        remedy = "give bytes, a tokenizer.json, or a folder that holds one"
+        remedy = "give bytes, model, a tokenizer.json, or a folder that holds one"
         raise DataError(f"train.data.tokenizer: {name}: cannot read {file} ({error.strerror}); {remedy}") from error
     except Exception as error:  # the library raises Exception itself
         raise DataError(f"train.data.tokenizer: {file} is not a tokenizer.json ({error}); download it again") from error

@@ -133,7 +133,7 @@ def _build(recipe: Recipe, place: Path, mapper: Mapper) -> None:
         _check_tokens(path, recipe, Path(place, f"array-{number}.documents"))
     if recipe.texts and recipe.tokenizer.separator is not None:
         between = np.array([recipe.tokenizer.separator], dtype=np.int64)
-        check_ids(between, recipe.vocab, "train.data.tokenizer: the token between documents")
+        check_ids(between, recipe.vocab, lambda _: "train.data.tokenizer: the token between documents")
     for trouble in mapper(Build(recipe, place), missing(recipe, place.parent)):
         if trouble:
             raise DataError(trouble)

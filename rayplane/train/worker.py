@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import traceback
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import asdict
 from datetime import timedelta
@@ -29,15 +30,17 @@ from rayplane.train.rank import TrainRank
 from rayplane.train.trace import Tracer
 
 OWNER_TIMEOUT_S = 600.0
+Body = Callable[[Channel, Message, dist.Store | None], None]
+"""What a rank does once it is told to join: with that message, and the store where it is there already."""
 
 
-def main() -> None:
-    """Run one rank to its end; what goes wrong is told to the owner as "failed"."""
+def live(body: Body) -> None:
+    """Be one rank, from its start to the end of `body`; what goes wrong is told to the owner as "failed"."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--fd", type=int, required=True)
     channel = Channel.open(parser.parse_args().fd)
     try:
-        _live(channel)
+        _live(channel, body)
     except RayplaneError as error:
         channel.send({"type": "failed", "kind": "user", "message": str(error), "traceback": ""})
         raise SystemExit(1) from error
@@ -47,7 +50,7 @@ def main() -> None:
         raise SystemExit(1) from error
 
 
-def _live(channel: Channel) -> None:
+def _live(channel: Channel, body: Body) -> None:
     torch.set_num_threads(1)
     channel.send({"type": "ready"})
     first = channel.expect(("host_store", "join"), OWNER_TIMEOUT_S)
@@ -56,7 +59,7 @@ def _live(channel: Channel) -> None:
         store = dist.TCPStore(first["address"], 0, is_master=True, wait_for_workers=False)
         channel.send({"type": "store", "host": first["address"], "port": store.port})
         first = channel.expect("join", OWNER_TIMEOUT_S)
-    _train(channel, first, store)
+    body(channel, first, store)
 
 
 def _train(channel: Channel, join: Message, store: dist.Store | None) -> None:
@@ -148,4 +151,4 @@ class _Saves:
 
 
 if __name__ == "__main__":
-    main()
+    live(_train)

@@ -2,8 +2,8 @@
 
 import pytest
 
+from rayplane.control.event import RankExited, RankFailed, RankLost, TimedOut
 from rayplane.control.failure import explain, failure_of
-from rayplane.control.state import RankExited, RankFailed, RankLost, TimedOut
 
 
 def said(*events):

@@ -7,9 +7,10 @@ from fake_group import FakeGroup, done, exited, failed, launch, save, saved, sta
 
 from rayplane.control import journal as journal_module
 from rayplane.control import loop as loop_module
-from rayplane.control.loop import Controller, Task
+from rayplane.control.loop import Controller
 from rayplane.control.status import read_status
 from rayplane.control.stop import Stop
+from rayplane.control.task import Task
 from rayplane.errors import PlacementError, RayplaneError
 from rayplane.spec.job import LimitsSection
 
@@ -298,6 +299,25 @@ def test_holdout_loss_before_training_is_known_to_a_resumed_run(tmp_path):
     run(tmp_path, FakeGroup([started(holdout=5.5), step(1), saved(tmp_path, 1), done(1, drained=True)]))
     result = run(tmp_path, FakeGroup([started(step=1), step(2), done(2, holdout=2.5)]))
     assert (result.holdout_before, result.holdout_after) == (5.5, 2.5)
+
+
+def test_a_run_without_a_new_step_knows_the_last_loss_and_rate(tmp_path):
+    run(tmp_path, FakeGroup([started(), step(1), step(2), saved(tmp_path, 2), step(3), done(3)]), steps=3)
+    group = FakeGroup([started(step=2), lambda: statuses.append(read_status(tmp_path)), done(2)])
+    statuses = []
+    again = run(tmp_path, group, steps=2)
+    assert (again.step, again.losses, again.final_loss, again.tokens_per_s) == (2, {}, 0.5, 0.0)
+    for status in (*statuses, read_status(tmp_path)):
+        assert (status.step, status.loss, status.tokens_per_s) == (2, 0.5, 64.0)
+
+
+@pytest.mark.parametrize(
+    "line", ["", "{", '{"event": "StepDone", "step": 2, "loss": null}', '{"event": "Saved", "step": 2, "loss": 1}']
+)
+def test_a_journal_that_does_not_tell_the_last_loss_is_borne(tmp_path, line):
+    save(tmp_path, 2)
+    (tmp_path / "events.jsonl").write_text(f"{line}\n")
+    assert run(tmp_path, FakeGroup([started(step=2), done(2)]), steps=2).final_loss is None
 
 
 def test_every_start_has_its_own_lease(tmp_path):

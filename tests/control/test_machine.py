@@ -7,6 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayplane.control.checkpoints import Checkpoint
+from rayplane.control.event import (
+    GangDone,
+    KillDone,
+    Placed,
+    PlaceFailed,
+    RankExited,
+    RankFailed,
+    Saved,
+    Started,
+    StepDone,
+    StopRequested,
+    Submitted,
+    TimedOut,
+)
 from rayplane.control.machine import GATHER_S, INTERRUPTED, react
 from rayplane.control.state import (
     Drain,
@@ -14,27 +28,15 @@ from rayplane.control.state import (
     Failed,
     Failure,
     Finished,
-    GangDone,
     Kill,
-    KillDone,
     Killing,
     Pending,
-    Placed,
-    PlaceFailed,
     Placing,
     Progress,
-    RankExited,
-    RankFailed,
     Release,
     Running,
-    Saved,
     Start,
-    Started,
     Starting,
-    StepDone,
-    StopRequested,
-    Submitted,
-    TimedOut,
 )
 from rayplane.spec.job import LimitsSection
 

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from rayplane.control.loop import Controller, Task
+from rayplane.control.loop import Controller
 from rayplane.control.stop import Stop
+from rayplane.control.task import Task
 from rayplane.runtime.group import Launch
 from rayplane.runtime.local import LocalGroup
 from rayplane.spec.job import LimitsSection

@@ -26,15 +26,18 @@ def main() -> None:
         order = channel.expect("join", 30)
     rank, config = order["rank"], order["config"]
     step = int(config["resume"].rsplit("-", 1)[-1]) if config["resume"] else 0
+    saved = Path(config["dir"]) / f"step-{config['saves_at']:08d}" / "manifest.json"
     channel.send({"type": "started", "step": step, "holdout_loss": None, "params": 1})
     while step < config["steps"] and not channel.draining:
         step += 1
         if (rank, step, config["attempt"]) == (1, config["dies_at"], 1):
+            while not saved.exists():
+                threading.Event().wait(0.01)
             os.kill(os.getpid(), signal.SIGKILL)
         if (rank, step) == (1, config["stands_still_at"]):
             threading.Event().wait()
         channel.send({"type": "step", **asdict(report(rank, step))})
-        if rank == 0 and step == config["saves_at"] and not (Path(config["dir"]) / f"step-{step:08d}").exists():
+        if rank == 0 and step == config["saves_at"] and not saved.exists():
             channel.send({"type": "checkpoint", "step": step, "path": save(Path(config["dir"]), step)})
         if (rank, step) == (0, config["waits_at"]):
             while not channel.draining:

@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from rayplane.runtime.group import Launch, RankMessage, WorkerGroup
@@ -34,6 +35,22 @@ def runs(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def descendants(pid: int) -> set[int]:
+    """Process ids of the children of a process, and of theirs."""
+    parents = {int(p.name): parent(int(p.name)) for p in Path("/proc").iterdir() if p.name.isdigit()}
+    found, new = set[int](), {pid}
+    while new := {child for child, of in parents.items() if of in new} - found:
+        found |= new
+    return found
+
+
+def parent(pid: int) -> int:
+    """The parent of a process; 0 when it is gone."""
+    with suppress(OSError):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return 0
 
 
 def launch(does: str = "step", ranks: int = 4, log_dir: str = "", **config: object) -> Launch:

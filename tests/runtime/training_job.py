@@ -22,12 +22,12 @@ train:
   data: {{path: [tokens.npy], seq_len: 16, holdout: 0.1, holdout_samples: 8}}
   steps: {steps}
   global_batch: 8
-  optimizer: {{lr: {lr}, warmup_steps: 5, clip: 1.0, eps: 1.0e-5}}
+  optimizer: {{lr: {lr}, warmup_steps: 5, clip: 1.0, eps: {eps}}}
   checkpoint: {{dir: {directory}, every: {every}, keep: 2}}
 layout: {layout}
 limits: {{restarts: 2, step_timeout_s: 60}}
 """
-DEFAULTS = {"steps": 40, "every": 5, "lr": 3e-3, "layout": "{pp: 2, micro_batch: 2}"}
+DEFAULTS = {"steps": 40, "every": 5, "lr": 3e-3, "eps": 1e-5, "layout": "{pp: 2, micro_batch: 2}"}
 START_TIMEOUT_S = 90.0
 
 
@@ -127,11 +127,6 @@ class Run(Folder):
                 assert sample.labels["run"] == self.name
                 found[" ".join([sample.name, *labels])].append(sample.value)
         return dict(found)
-
-
-def parent(pid: int) -> int:
-    """The parent of a process."""
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def ends(pids: list[int], timeout_s: float) -> bool:

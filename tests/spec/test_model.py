@@ -8,11 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayplane.errors import SpecError
-from rayplane.spec.checks import Sections, check_sections
 from rayplane.spec.gguf_config import from_gguf_header
 from rayplane.spec.hf_config import from_hf_config
 from rayplane.spec.hf_export import hf_family, to_hf_config
-from rayplane.spec.job import CheckpointSection, DataSection, LayoutSection, ModelSection, TrainSection
+from rayplane.spec.job import ModelSection
 from rayplane.spec.model import ModelSpec, Rope, check_model
 from rayplane.spec.source import load_model, preset_names
 
@@ -250,15 +249,6 @@ def test_a_window_bounds_the_attention_that_is_counted() -> None:
     brute = sum(min(i + 1, 3) - 0.5 * (i < 3) for i in range(12)) / 12
     assert replace(SMALL, window=3).mean_keys(12) == pytest.approx(brute)
     assert replace(SMALL, window=30).mean_keys(12) == SMALL.mean_keys(12) == 6
-
-
-@pytest.mark.parametrize(("seq_len", "problems"), [(5, ["layout.cp"]), (4, [])])
-def test_cp_cannot_cut_a_window_that_is_shorter_than_the_sequence(seq_len: int, problems: list[str]) -> None:
-    model = ModelSection(layers=2, hidden=8, heads=4, mlp=16, vocab=256, window=4)
-    train = TrainSection(
-        data=DataSection(path=["x"], seq_len=seq_len), steps=1, global_batch=1, checkpoint=CheckpointSection(dir="runs/x")
-    )
-    assert [p.field for p in check_sections(Sections(model, train, LayoutSection(cp=2), local=False))] == problems
 
 
 @pytest.mark.parametrize("value", ["x", None, float("nan"), -1.0])

@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import re
 import sysconfig
 import tracemalloc
 from collections import Counter
@@ -17,9 +18,10 @@ from filelock import FileLock
 from pyarrow import parquet
 
 from rayplane.errors import DataError
+from rayplane.spec.data_files import STDLIB
 from rayplane.spec.job import DataSection
 from rayplane.train.data import Dataset, open_dataset
-from rayplane.train.documents import STDLIB, find_sources
+from rayplane.train.documents import find_sources
 from rayplane.train.parts import Part
 from rayplane.train.pieces import read_pieces
 from rayplane.train.token_shards import MIN_PIECE_BYTES
@@ -341,9 +343,16 @@ def test_text_that_is_not_utf8_is_named(tmp_path):
 def test_ids_outside_the_vocabulary_are_named_with_their_file(text):
     np.save(text / "tokens.npy", np.array([1, 2, 300, 4, 5] * 9, dtype=np.uint16))
     np.save(text / "negative.npy", np.array([1, -2] * 9, dtype=np.int32))
-    assert "digits.txt: id 57 is outside the model's vocabulary of 50" in failure(text, vocab=50)
-    assert "tokens.npy: token 0 or later: id 300 is outside" in failure(text, "tokens.npy")
-    assert "negative.npy: token 0 or later: id -2 is outside" in failure(text, "negative.npy")
+    late = np.ones((1 << 22) + 9, dtype=np.uint16)
+    late[-2] = 301
+    np.save(text / "late.npy", late)
+    assert f"late.npy: token {(1 << 22) + 7}: id 301 is outside" in failure(text, "late.npy")
+    (text / "late.txt").write_text("a\n" * 5000 + "z\n" + "a\n" * 5000)
+    place = re.search(r"late\.txt: token (\d+) from byte (\d+) on: id 122 is outside", failure(text, "late.txt", vocab=100))
+    assert place and int(place[1]) + int(place[2]) == 10_000 and int(place[2]) > 0
+    assert "digits.txt: token 1: id 50 is outside the model's vocabulary of 50" in failure(text, vocab=50)
+    assert "tokens.npy: token 2: id 300 is outside" in failure(text, "tokens.npy")
+    assert "negative.npy: token 1: id -2 is outside" in failure(text, "negative.npy")
 
 
 @pytest.mark.parametrize(

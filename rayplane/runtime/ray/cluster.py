@@ -20,7 +20,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, placement_
 from rayplane.errors import PlacementError
 from rayplane.plan.catalog import device, homogeneous
 from rayplane.plan.names import kind_of
-from rayplane.runtime.guardian import descendants, end, guard
+from rayplane.runtime.guardian import end, guarded
 from rayplane.runtime.patience import GaveUp, Patience
 from rayplane.runtime.ray.shortage import Host, Want, shortage
 from rayplane.spec.cluster import ClusterSpec
@@ -47,11 +47,10 @@ def connect(address: str = "", num_cpus: int | None = None) -> Any:
     embedded Ray ends with the thread that started it. Ray installs a handler of SIGTERM of its own: while it starts, that signal
     raises GaveUp, and afterwards the handler is again the one that was there.
     """
-    handler, before = signal.getsignal(signal.SIGTERM), descendants(os.getpid())
+    handler = signal.getsignal(signal.SIGTERM)
     try:
         return _connect(address or os.environ.get("RAY_ADDRESS", ""), num_cpus)
     except SystemExit:
-        end(descendants(os.getpid()) - before)
         raise GaveUp from None
     finally:
         signal.signal(signal.SIGTERM, handler)
@@ -61,18 +60,20 @@ def _connect(address: str, num_cpus: int | None) -> Any:
     namespace = f"rayplane-{uuid.uuid4().hex[:8]}"
     if address and address != "local":
         return ray.init(address=address, namespace=namespace, logging_level=logging.ERROR, log_to_driver=False)
-    before = descendants(os.getpid())
-    context = ray.init(
-        address="local",
-        num_cpus=num_cpus,
-        include_dashboard=False,
-        object_store_memory=OBJECT_STORE_BYTES,
-        namespace=namespace,
-        logging_level=logging.ERROR,
-        log_to_driver=False,
-    )
-    guard(descendants(os.getpid()) - before)
-    return context
+    with guarded() as mark:
+        try:
+            return ray.init(
+                address="local",
+                num_cpus=num_cpus,
+                include_dashboard=False,
+                object_store_memory=OBJECT_STORE_BYTES,
+                namespace=namespace,
+                logging_level=logging.ERROR,
+                log_to_driver=False,
+            )
+        except BaseException:
+            end(mark)
+            raise
 
 
 def discover(kind: str | None = None) -> ClusterSpec:

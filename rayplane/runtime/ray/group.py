@@ -21,7 +21,7 @@ from rayplane.runtime.group import Launch, Message, RankMessage
 from rayplane.runtime.patience import Patience, never
 from rayplane.runtime.ray.actor import Site, end_process, stage_actor
 from rayplane.runtime.ray.calls import answers, brief
-from rayplane.runtime.ray.cluster import reserve
+from rayplane.runtime.ray.cluster import living_nodes, reserve
 from rayplane.runtime.ray.exporters import Exporters
 from rayplane.runtime.rendezvous import START_TIMEOUT_S, Lobby, Orders
 from rayplane.spec.plan import Placement, Slot
@@ -180,9 +180,19 @@ def _take(stage: Stage) -> list[RankMessage]:
 
 def _lost(stage: Stage, error: RayError) -> list[RankMessage]:
     stage.pending = None
-    where = f"on {stage.site.address} " if stage.site else ""
-    message = {"type": "lost", "reason": f"its stage actor {where}is lost: {brief(error)}"}
+    message = {"type": "lost", "reason": _why_lost(stage, error)}
     return [RankMessage(rank, message) for rank in stage.slot.ranks if rank not in stage.ended]
+
+
+def _why_lost(stage: Stage, error: RayError) -> str:
+    if stage.site is None:
+        return f"its stage actor is lost: {brief(error)}"
+    place = f"{stage.slot.node} ({stage.site.address})" if stage.slot.node else stage.site.address
+    if stage.site.node_id not in {node["NodeID"] for node in living_nodes()}:
+        return f"its node {place} is lost"
+    if isinstance(error, ActorUnavailableError):
+        return f"its node {place} does not answer: it is down, or cannot be reached"
+    return f"its stage actor on {place} is lost: {brief(error)}"
 
 
 def _answers(actor: Any) -> bool:

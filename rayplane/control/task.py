@@ -1,0 +1,50 @@
+"""What a controller is to run, and how long it bears with it.
+
+state       what is waited for                                         for so long
+Starting    every rank ready: imports, meeting, weights                start_timeout_s
+Running     the next step                                              limits.step_timeout_s
+            after the last step, the end: the held-out loss            the longer of both
+Draining    the save                                                   limits.step_timeout_s
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rayplane.control.state import Draining, Running, Starting, State
+from rayplane.runtime.group import Launch
+from rayplane.spec.job import LimitsSection
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What to run, and how long to bear with it."""
+
+    directory: Path
+    """The job's folder: checkpoints, state.json, events.jsonl."""
+    steps: int
+    limits: LimitsSection
+    launch: Launch
+    """Its config gets `resume` and `attempt` at every start."""
+    model: dict[str, Any] = field(default_factory=dict)
+    start_timeout_s: float = 900.0
+    """From spawning to the last rank being ready to train: imports, rendezvous, reading weights, measuring the held-out loss.
+
+    And from the last step to the end, where that loss is measured once more.
+    """
+
+    def bears(self, state: State) -> tuple[str, float] | None:
+        """(what is waited for, as in TimedOut.kind, and how many seconds) in a state; None where nothing is."""
+        match state:
+            case Starting():
+                return "start", self.start_timeout_s
+            case Running(progress) if progress.step >= self.steps:
+                return "end", max(self.start_timeout_s, self.limits.step_timeout_s)
+            case Running():
+                return "step", self.limits.step_timeout_s
+            case Draining():
+                return "drain", self.limits.step_timeout_s
+            case _:
+                return None
