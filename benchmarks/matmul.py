@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 from reference import SEQ_LEN, SPEC
 
-from rayplane.model.matmul import linear
+from rayplane.model.matmul import add_product, linear
 
 WIDTH, KV = SPEC.heads * SPEC.head_dim, SPEC.kv_heads * SPEC.head_dim
 SHAPES = {
@@ -44,14 +44,20 @@ def main() -> None:
     torch.set_num_threads(1)
     results = {}
     tokens = 2 * SEQ_LEN
-    print(f"{'weight':8} {'':>14} {'forward':>16} {'input gradient':>22}\n{'':24} {'oneDNN':>8} {'BLAS':>8} {'oneDNN':>8} {'BLAS':>8}")
+    print(
+        f"{'weight':8} {'':>14} {'forward':>16} {'input gradient':>22} {'weight gradient':>18}\n{'':24}"
+        + f" {'oneDNN':>8} {'BLAS':>8}" * 3
+    )
     for name, (rows, columns) in SHAPES.items():
         x, w, dy = torch.randn(tokens, columns), torch.randn(rows, columns), torch.randn(tokens, rows)
         flops = 2.0 * tokens * rows * columns
         forward = best({"onednn": lambda x=x, w=w: linear(x, w), "blas": lambda x=x, w=w: x @ w.t()}, flops, args.rounds)
         backward = best({"onednn": lambda dy=dy, w=w: linear(dy, w.t()), "blas": lambda dy=dy, w=w: dy @ w}, flops, args.rounds)
-        results[name] = {"shape": [rows, columns], "forward": forward, "input_grad": backward}
-        figures = (forward["onednn"], forward["blas"], backward["onednn"], backward["blas"])
+        grad = torch.zeros(rows, columns)
+        ways = {"onednn": lambda g=grad, dy=dy, x=x: add_product(g, dy.t(), x), "blas": lambda g=grad, dy=dy, x=x: g.addmm_(dy.t(), x)}
+        weight = best(ways, flops, args.rounds)
+        results[name] = {"shape": [rows, columns], "forward": forward, "input_grad": backward, "weight_grad": weight}
+        figures = [way[kernel] for way in (forward, backward, weight) for kernel in ("onednn", "blas")]
         print(f"{name:8} {f'{rows} x {columns}':>15} " + " ".join(f"{figure:8}" for figure in figures))
     if args.json:
         print(json.dumps(results))

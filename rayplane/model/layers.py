@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from rayplane.comm.communicator import Communicator
 from rayplane.comm.functions import Rows, leave, start_sum, start_whole
-from rayplane.model.matmul import linear
+from rayplane.model.matmul import add_product, linear
 from rayplane.model.parameter import Add, GradWork, Weight, weight
 from rayplane.model.presence import Presence
 from rayplane.spec.layout import split
@@ -143,14 +143,6 @@ class RowLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:  # [N, columns] -> [N, H]
         return _RowLinear.apply(x, self.weight, self._grads)
-
-
-def add_product(buffer: Tensor, a: Tensor, b: Tensor) -> None:
-    """buffer += a @ b, in fp32; without a temporary when the operands are fp32 too."""
-    if a.dtype == buffer.dtype:
-        buffer.addmm_(a, b)
-    else:
-        buffer.add_(a @ b)
 
 
 def add_rows(buffer: Tensor, rows: Tensor) -> None:

@@ -17,8 +17,8 @@ from torch.autograd import Function
 
 from rayplane.comm.communicator import Communicator
 from rayplane.comm.functions import Rows, start_sum, start_whole
-from rayplane.model.layers import Place, add_product
-from rayplane.model.matmul import linear
+from rayplane.model.layers import Place
+from rayplane.model.matmul import add_product, linear
 from rayplane.model.parameter import GradWork, Weight
 from rayplane.model.presence import during
 from rayplane.spec.sharding import TensorSpec
