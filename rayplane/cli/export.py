@@ -12,12 +12,13 @@ import typer
 
 from rayplane.cli.words import count
 from rayplane.control.checkpoints import newest
-from rayplane.errors import CheckpointError
+from rayplane.errors import CheckpointError, Problem, SpecError
 from rayplane.spec.hf_export import hf_family
-from rayplane.spec.load import load_job, model_folder
+from rayplane.spec.load import load_job, load_model, model_folder
+from rayplane.spec.tokenizer import data_section
 from rayplane.train.export import export as write
 from rayplane.train.export import tokenizer_files
-from rayplane.train.manifest import NAME
+from rayplane.train.manifest import NAME, Manifest, differences
 
 
 def export(
@@ -28,14 +29,24 @@ def export(
 ) -> None:
     """Write a checkpoint as a Hugging Face folder (config.json, safetensors, tokenizer), which `transformers` loads."""
     folder = _folder(checkpoint)
-    extra = {}
-    if job is not None:
-        section = load_job(job)
-        extra = tokenizer_files(section.train.data.tokenizer, _beside(model_folder(section.model)))
+    extra = _tokenizer_of(job, folder) if job else {}
     dtype = "bf16" if bf16 else "fp32"
     done = write(folder, out, dtype, extra)
     size = f"{hf_family(done.spec)}, {count(done.spec.num_params)} parameters, {done.num_bytes / 1e6:.2f} MB of {dtype}"
     typer.echo(f"{folder} -> {out}: {size}: {', '.join(done.files)}")
+
+
+def _tokenizer_of(job: Path, checkpoint: Path) -> dict[str, Path | bytes]:
+    """The tokenizer's files of a job. SpecError when the checkpoint is of another model than the job's."""
+    spec = load_job(job)
+    model, trained = load_model(spec.model), Manifest.read(checkpoint).spec(checkpoint)
+    if different := differences(trained, model):
+        message = (
+            f"{model.name} is not the model that {checkpoint} holds, {trained.name} ({different}); "
+            "name the job that trained it, or leave --job out"
+        )
+        raise SpecError(Problem(message, "model", str(job)))
+    return tokenizer_files(data_section(spec).tokenizer, _beside(model_folder(spec.model)))
 
 
 def _folder(path: Path) -> Path:

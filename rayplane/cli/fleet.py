@@ -67,7 +67,7 @@ def _open_local(job: JobSpec, closing: ExitStack) -> Fleet:
     closing.callback(exporter.close)
     group = LocalGroup(on_step=lambda message: exporter.observe(step_report(message)))
     closing.callback(group.close)
-    return Fleet(cluster, _device(cluster), group, exporter, lambda: [f"localhost:{exporter.port}"])
+    return Fleet(cluster, device_type(cluster), group, exporter, lambda: [f"localhost:{exporter.port}"])
 
 
 def _open_ray(job: JobSpec, closing: ExitStack) -> Fleet:
@@ -78,7 +78,7 @@ def _open_ray(job: JobSpec, closing: ExitStack) -> Fleet:
     closing.callback(exporters.close)
     group = RayGroup(exporters)
     closing.callback(group.close)
-    return Fleet(cluster, _device(cluster), group, exporters, lambda: exporters.targets)
+    return Fleet(cluster, device_type(cluster), group, exporters, lambda: exporters.targets)
 
 
 def this_machine() -> ClusterSpec:
@@ -116,7 +116,8 @@ def gpu_kind(name: str) -> str:
     )
 
 
-def _device(cluster: ClusterSpec) -> str:
+def device_type(cluster: ClusterSpec) -> str:
+    """cpu or cuda."""
     return "cpu" if all(n.kind == "cpu" for n in cluster.nodes) else "cuda"
 
 

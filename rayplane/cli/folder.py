@@ -1,4 +1,4 @@
-"""What a job's folder says before a run: is it another model's, is the job done, from where does it go on.
+"""What a job's folder says before a run: is it another job's, or another model's, is the job done, from where does it go on.
 
 result.json    the final object of a finished run, for who asks again
 """
@@ -44,19 +44,28 @@ def _is_a_jobs(directory: Path) -> bool:
     return directory.is_dir() and (not names or bool(names & known) or bool(newest(directory).path))
 
 
-def refuse_other_model(directory: Path, model: ModelSpec) -> None:
-    """Raise SpecError when the folder holds checkpoints of another model."""
+def refuse_others(directory: Path, name: str, model: ModelSpec) -> None:
+    """Raise SpecError when the folder holds checkpoints of another job, or of another model."""
     status = read_status(directory)
-    if status is None or not status.model or not newest(directory).path:
+    if status is None or not newest(directory).path:
         return
-    mine = model_numbers(model)
-    changed = [f"{k} {status.model.get(k)} there, {v} here" for k, v in mine.items() if status.model.get(k) != v]
-    if changed:
+    if status.name != name:
         message = (
-            f"{directory} holds checkpoints of another model ({'; '.join(changed)}); "
+            f"{directory} belongs to job {status.name!r}, of which {status.step} of {status.steps} steps are done; "
+            f"name another folder, set name: {status.name} to go on with that job, or start over with --fresh, which keeps it aside"
+        )
+        raise SpecError(Problem(message, "train.checkpoint.dir"))
+    if changed := _differences(status.model, model_numbers(model)):
+        message = (
+            f"{directory} holds checkpoints of another model ({changed}); "
             "name another folder, or start over with --fresh, which keeps the old one aside"
         )
         raise SpecError(Problem(message, "train.checkpoint.dir"))
+
+
+def _differences(there: dict[str, Any], here: dict[str, Any]) -> str:
+    """What differs between the numbers of two models; nothing where those of the folder are not known."""
+    return "; ".join(f"{k} {there.get(k)} there, {v} here" for k, v in here.items() if there and there.get(k) != v)
 
 
 def finished_result(directory: Path, steps: int) -> dict[str, Any] | None:

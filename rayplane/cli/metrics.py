@@ -14,7 +14,8 @@ from typing import Protocol
 from rich.console import Console
 
 from rayplane.cli.screen import say
-from rayplane.control.state import Event, KillDone, Placed, Placing, Saved, State
+from rayplane.control.event import Event, KillDone, Placed, Saved
+from rayplane.control.state import Placing, State
 from rayplane.control.status import state_name
 from rayplane.spec.report import StepReport
 from rayplane.telemetry.export import write_targets

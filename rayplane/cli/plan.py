@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -12,11 +13,14 @@ from rich.console import Console
 from rich.table import Table
 
 from rayplane.cli.fleet import this_machine
+from rayplane.cli.observed import learn, learned_object, show_learned
+from rayplane.cli.profiles import ProfileOption, profiled
 from rayplane.cli.screen import say, screen, show
 from rayplane.cli.words import as_json
 from rayplane.plan.catalog import described
 from rayplane.plan.explain import as_json as plan_object
 from rayplane.plan.explain import report
+from rayplane.plan.profile import figures, in_words
 from rayplane.plan.search import plan as search
 from rayplane.runtime.ray import connect, discover
 from rayplane.spec.cluster import ClusterSpec
@@ -33,15 +37,26 @@ def plan(
     job: Annotated[Path, typer.Argument(help="A job file.")],
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     every: Annotated[bool, typer.Option("--all", help="Also show refused variants of microbatch and schedule.")] = False,
+    profile: ProfileOption = "",
+    observed: Annotated[
+        list[str] | None, typer.Option(help="Correct by a running job: URL of Prometheus or of /metrics, or a file.")
+    ] = None,
 ) -> None:
     """Rank layouts for a job without running it: on the cluster it describes, else that of RAY_ADDRESS, else this machine."""
     spec = load_job(job)
-    workload = Workload(spec.train.global_batch, spec.train.data.seq_len, spec.train.precision)
-    answer = search(load_model(spec.model), workload, cluster_of(spec), None if spec.layout == "auto" else spec.layout)
+    model, workload, cluster = load_model(spec.model), Workload.of(spec.train), cluster_of(spec, profile)
+    learned = learn(spec, model, cluster, observed) if observed else None
+    cluster = learned.cluster if learned else cluster
+    answer = search(model, workload, cluster, None if spec.layout == "auto" else spec.layout)
     if json:
-        typer.echo(as_json(plan_object(answer)))
-    else:
-        _show(screen(), answer, every)
+        rests_on = {"figures": [asdict(f) for f in figures(cluster, workload.precision)]}
+        typer.echo(as_json({**plan_object(answer), **rests_on, **({"observed": learned_object(learned)} if learned else {})}))
+        return
+    console = screen()
+    if learned:
+        show_learned(console, learned)
+    _show(console, answer, every)
+    say(console, f"figures {in_words(cluster, workload.precision)}")
 
 
 def _show(console: Console, answer: Plan, every: bool) -> None:
@@ -78,7 +93,12 @@ def _degrees(layout: Layout) -> tuple[int, ...]:
     return layout.dp, layout.pp, layout.cp, layout.tp
 
 
-def cluster_of(job: JobSpec) -> ClusterSpec:
+def cluster_of(job: JobSpec, profile: str = "") -> ClusterSpec:
+    """The cluster to plan for, with the profile that is named, or its own."""
+    return profiled(_cluster_of(job), profile, found=job.cluster == "auto")
+
+
+def _cluster_of(job: JobSpec) -> ClusterSpec:
     if job.cluster != "auto":
         return described(job.cluster)
     if not os.environ.get("RAY_ADDRESS"):

@@ -23,6 +23,7 @@ from rayplane.cli.words import as_json, count
 from rayplane.errors import RayplaneError
 from rayplane.runtime.ray import connect
 from rayplane.spec.load import load_job, load_model
+from rayplane.spec.tokenizer import data_section
 from rayplane.train.data import open_dataset
 
 LINE_EVERY_S = 10.0
@@ -82,7 +83,7 @@ def _ray_data() -> Callable[[Callable[[int], str], Sequence[int], int], Iterator
 
 def _prepare(path: Path, mapper: Spread) -> dict[str, Any]:
     job = load_job(path)
-    data, folder = job.train.data, Path(job.train.checkpoint.dir).expanduser().absolute() / "data"
+    data, folder = data_section(job), Path(job.train.checkpoint.dir).expanduser().absolute() / "data"
     dataset = open_dataset(data, Path(), folder, load_model(job.model).vocab, mapper=mapper)
     return {
         "name": job.name,

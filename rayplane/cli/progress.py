@@ -14,8 +14,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from rayplane.cli.screen import say
 from rayplane.cli.words import count, duration, tell
+from rayplane.control.event import Event
 from rayplane.control.loop import Observer
-from rayplane.control.state import Event, State
+from rayplane.control.state import State
 from rayplane.spec.report import StepReport
 
 LINES = 20

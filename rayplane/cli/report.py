@@ -37,10 +37,10 @@ def result_object(name: str, layout: Layout, result: Result) -> dict[str, Any]:
     }
 
 
-def nothing_done(name: str, checkpoint: Checkpoint) -> dict[str, Any]:
-    """The final object of a run that was stopped before it had a cluster."""
-    unknown = dict.fromkeys(("layout", "final_loss", "holdout_before", "holdout_after"))
-    known = {"name": name, "state": "drained", "steps": checkpoint.step, "checkpoint": checkpoint.path}
+def nothing_done(name: str, checkpoint: Checkpoint, final_loss: float | None) -> dict[str, Any]:
+    """The final object of a run that was stopped before it had a cluster; `final_loss` is that of the checkpoint's step."""
+    unknown = dict.fromkeys(("layout", "holdout_before", "holdout_after"))
+    known = {"name": name, "state": "drained", "steps": checkpoint.step, "checkpoint": checkpoint.path, "final_loss": final_loss}
     return {**known, **unknown, "tokens_per_s": 0.0, "stages": [], "restarts": 0, "message": ""}
 
 

@@ -15,19 +15,23 @@ import typer
 from rich.console import Console
 
 from rayplane.cli.fleet import Fleet, Runtime, open_fleet
-from rayplane.cli.folder import finished_result, keep_result, refuse_other_model, set_aside
+from rayplane.cli.folder import finished_result, keep_result, refuse_others, set_aside
 from rayplane.cli.metrics import Metrics, Targets
+from rayplane.cli.profiles import ProfileOption, profiled
 from rayplane.cli.progress import progress
 from rayplane.cli.report import nothing_done, result_object, show_result
 from rayplane.cli.screen import say, screen, stdout_to_stderr, warnings_on
 from rayplane.cli.signals import stop_on_signals
 from rayplane.cli.words import as_json, count
 from rayplane.control.checkpoints import newest
+from rayplane.control.journal import loss_of
 from rayplane.control.lock import locked
-from rayplane.control.loop import Controller, Task
+from rayplane.control.loop import Controller
 from rayplane.control.result import Result
 from rayplane.control.stop import Stop
+from rayplane.control.task import Task
 from rayplane.plan.explain import report
+from rayplane.plan.profile import in_words
 from rayplane.plan.search import plan
 from rayplane.runtime.group import Launch
 from rayplane.runtime.patience import GaveUp
@@ -50,6 +54,7 @@ class Order:
     model: ModelSpec
     directory: Path
     runtime: Runtime
+    profile: str
 
 
 def run(
@@ -57,11 +62,12 @@ def run(
     json: Annotated[bool, typer.Option("--json", help="End with one JSON object on stdout; everything else goes to stderr.")] = False,
     runtime: Annotated[Runtime, typer.Option(help="Who starts the ranks: a Ray cluster, or this process.")] = Runtime.RAY,
     fresh: Annotated[bool, typer.Option(help="Start over; what is in the job's folder is kept under another name.")] = False,
+    profile: ProfileOption = "",
 ) -> None:
     """Train a job, from its newest checkpoint if it has one. SIGTERM and Ctrl-C save first; a second one does not."""
     with stdout_to_stderr() if json else nullcontext():
         spec, console = load_job(job), screen(stderr=json)
-        order = Order(spec, load_model(spec.model), _directory(spec), runtime)
+        order = Order(spec, load_model(spec.model), _directory(spec), runtime, profile)
         final, exit_code = _run(order, fresh, console)
         show_result(console, final)
     if json:
@@ -75,7 +81,7 @@ def _run(order: Order, fresh: bool, console: Console) -> tuple[dict[str, Any], i
     with locked(order.directory):
         if fresh and (aside := set_aside(order.directory)):
             say(console, f"the earlier run is kept in {aside}")
-        refuse_other_model(order.directory, order.model)
+        refuse_others(order.directory, name, order.model)
         if known := finished_result(order.directory, steps):
             say(console, f"{name} is finished: all of its {steps} steps are done; --fresh starts over")
             return known, 0
@@ -83,16 +89,16 @@ def _run(order: Order, fresh: bool, console: Console) -> tuple[dict[str, Any], i
             return _train(order, console)
         except GaveUp:
             say(console, f"{name} stopped before it was started")
-            return nothing_done(name, newest(order.directory)), 0
+            found = newest(order.directory)
+            return nothing_done(name, found, loss_of(order.directory, found.step)), 0
 
 
 def _train(order: Order, console: Console) -> tuple[dict[str, Any], int]:
     """Run the job to its end; the final object and the exit code."""
     job, stop = order.job, Stop()
     with stop_on_signals(stop), warnings_on(console), open_fleet(order.runtime, job) as fleet:
-        data = job.train.data
-        workload = Workload(job.train.global_batch, data.seq_len, job.train.precision)
-        chosen = plan(order.model, workload, fleet.cluster, None if job.layout == "auto" else job.layout)
+        cluster = profiled(fleet.cluster, order.profile, found=True)
+        chosen = plan(order.model, Workload.of(job.train), cluster, None if job.layout == "auto" else job.layout)
         _introduce(order, chosen, console)
         with progress(console, job.train.steps) as shown:
             metrics = Metrics(fleet.exporter, chosen.estimate.step_s)
@@ -122,6 +128,8 @@ def _introduce(order: Order, chosen: Plan, console: Console) -> None:
     say(console, ", ".join(f"{name} {value}" for name, value in zip(told.headers, told.ranked[0], strict=True)))
     for text in (f"why: {told.why}", *(f"note: {note}" for note in told.notes)):
         say(console, text)
+    if chosen.cluster.profile:
+        say(console, f"figures {in_words(chosen.cluster, job.train.precision)}")
     if UNPACKED in order.directory.parts:
         say(console, "note: train.checkpoint.dir lies where Ray unpacked this job, and may go with it: make it an absolute path")
     checkpoint = newest(order.directory)

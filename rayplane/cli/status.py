@@ -81,7 +81,7 @@ def _table(found: list[dict[str, Any]]) -> Table:
             job["state"],
             f"{job['step']}/{job['steps']}",
             loss(job["loss"]),
-            count(job["tokens_per_s"]),
+            count(job["tokens_per_s"]) if job["tokens_per_s"] else "-",
             job["layout"],
             str(job["restarts"]),
             Path(job["checkpoint"]).name or "-",

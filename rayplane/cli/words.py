@@ -10,23 +10,20 @@ import json
 import math
 from typing import Any
 
-from rayplane.control.failure import explain
-from rayplane.control.state import (
-    Draining,
+from rayplane.control.event import (
     Event,
     KillDone,
-    Killing,
     PlaceFailed,
-    Placing,
     RankExited,
     RankFailed,
     RankLost,
     Saved,
     Started,
-    State,
     StopRequested,
     TimedOut,
 )
+from rayplane.control.failure import explain
+from rayplane.control.state import Draining, Killing, Placing, State
 
 
 def count(number: float) -> str:

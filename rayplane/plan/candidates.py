@@ -3,8 +3,10 @@
     degrees     dp x pp x tp = devices          each checked against batch, layers, heads and islands
     variants    x micro_batch                   divisors of a replica's samples and powers of two, up to 64
                 x schedule and vpp              where pp > 1, up to 4 chunks a stage
-                x sp where tp > 1, x zero 0, 1 where dp > 1
-    leaner      recompute selective, then full  of a variant that does not fit without: it only ever costs time
+                x sp where tp > 1
+                x zero 0, 1 where dp > 1        and 3 without a pipe, where its gathering may hide behind more than zero 1's
+                x shard, one island's ranks     where dp spans islands and zero is on
+    leaner      more recomputation, more zero   of a variant that does not fit without
 
 All devices are used unless no such layout is possible and fits; then, for every pp and tp, as many replicas as there is room for.
 What the runtime does not execute (`spec.layout.unsupported`) is not among them.
@@ -27,8 +29,9 @@ MAX_MICRO_BATCH = 64
 MAX_VPP = 4
 Ladder = list[Layout]
 """Layouts that differ in micro_batch alone, smallest first. A larger one needs no less memory: beyond one too large none is tried."""
-LEANER = {"none": "selective", "selective": "full"}
-"""Recomputation that needs less memory."""
+RECOMPUTE = ("none", "selective", "full")
+"""Recomputation, by falling memory and rising time."""
+MAX_ZERO = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,24 +95,51 @@ def outside(space: Space, layout: Layout) -> str | None:
     return None
 
 
+def unequal(layout: Layout, global_batch: int) -> str | None:
+    """Why replicas cannot have equally many microbatches, which zero 2 and 3 need."""
+    if layout.zero < 2 or layout.micro_batch > 1 or global_batch % layout.dp == 0:
+        return None
+    return f"zero {layout.zero} with micro_batch 1 needs a global_batch that dp {layout.dp} divides; it is {global_batch}"
+
+
 def variants(space: Space, degrees: Layout) -> list[Ladder]:
-    """Every schedule, vpp, sp and zero for some degrees, without recomputation, each with every micro_batch."""
+    """Every schedule, vpp, sp, zero and shard for some degrees, without recomputation, each with every micro_batch."""
     num_chunks = [v for v in range(1, MAX_VPP + 1) if degrees.pp * v <= space.model.layers]
     runs = product(BUILDERS, num_chunks) if degrees.pp > 1 else (("1f1b", 1),)
-    marks = product((False, True) if degrees.tp > 1 else (False,), (0, 1) if degrees.dp * degrees.cp > 1 else (0,))
-    kinds = [replace(degrees, schedule=name, vpp=v, sp=sp, zero=zero) for (name, v), (sp, zero) in product(runs, marks)]
-    sizes = micro_batches(split(space.workload.global_batch, degrees.dp, 0)[1])
-    return [[replace(kind, micro_batch=n) for n in sizes] for kind in kinds if not unsupported(kind)]
+    marks = product((False, True) if degrees.tp > 1 else (False,), _zeros(space, degrees))
+    kinds = [
+        replace(degrees, schedule=name, vpp=v, sp=sp, zero=zero, shard=shard) for (name, v), (sp, (zero, shard)) in product(runs, marks)
+    ]
+    batch = space.workload.global_batch
+    sizes = micro_batches(split(batch, degrees.dp, 0)[1])
+    ladders = ([replace(kind, micro_batch=n) for n in sizes] for kind in kinds if not unsupported(kind))
+    possible = ([layout for layout in ladder if not unequal(layout, batch)] for ladder in ladders)
+    return [ladder for ladder in possible if ladder]
 
 
-def leaner(layout: Layout) -> Layout | None:
-    """The same with more recomputation; None when there is no more."""
-    less = layout
-    while less.recompute in LEANER:
-        less = replace(less, recompute=LEANER[less.recompute])
-        if not unsupported(less):
-            return less
-    return None
+def _zeros(space: Space, degrees: Layout) -> list[tuple[int, int]]:
+    """(zero, shard) to begin with."""
+    if degrees.dp * degrees.cp == 1:
+        return [(0, 0)]
+    group = space.topology.dp_group(degrees)
+    spans = 1 < group.per_island < group.size and group.size % group.per_island == 0
+    shards = (0, group.per_island) if spans else (0,)
+    return [(0, 0), *product((1, MAX_ZERO) if degrees.pp == 1 else (1,), shards)]
+
+
+def leaner(layout: Layout, global_batch: int) -> list[Layout]:
+    """The same with more recomputation, and with more of zero; without zero, where it could be on, nothing: zero 1 is tried anyway."""
+    replicas = layout.dp * layout.cp
+    if replicas > 1 and not layout.zero:
+        return []
+    out = []
+    if layout.recompute_layers:
+        out.append(replace(layout, recompute_layers=0))
+    elif layout.recompute != RECOMPUTE[-1]:
+        out.append(replace(layout, recompute=RECOMPUTE[RECOMPUTE.index(layout.recompute) + 1]))
+    if replicas > 1 and layout.zero < MAX_ZERO:
+        out.append(replace(layout, zero=layout.zero + 1))
+    return [x for x in out if not unsupported(x) and not unequal(x, global_batch)]
 
 
 def micro_batches(samples: int) -> list[int]:

@@ -18,8 +18,9 @@ from typing import Any
 import yaml
 
 from rayplane.errors import Problem, SpecError
+from rayplane.plan.ratios import AS_COMPUTED, NOT_MEASURED, Curves, Ratios
 from rayplane.spec.cluster import ClusterSpec, Link, Links, Node
-from rayplane.spec.job import ClusterSection, LinkSection, NodeSection
+from rayplane.spec.cluster_section import ClusterSection, LinkSection, NodeSection
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +35,29 @@ class DeviceKind:
     gemm_efficiency: float
     """Share of peak that a large GEMM keeps in a long run."""
     gemm_t0_us: float
-    attention: tuple[tuple[int, float], ...]
-    """(sequence length, share of peak), in order."""
+    cores: int
+    """That share a matrix product tile by tile; 0 where one core does it all."""
+    attention: Mapping[str, tuple[tuple[int, float], ...]]
+    """(sequence length, share of peak), in order, by kernel."""
     launch_us: float
     ring_efficiency: float
+    fabric_efficiency: float
     ring_step_us: float
     all_reduce_gain: float
     overlap: float
     jitter: float
     fixed_bytes: int
     fragmentation: float
+    host_copy_gbytes_s: float
+    host_gbytes_s: float
+    """Of one device's part of its host's memory."""
+    is_host: bool
+    """Whether the device's memory is the host's."""
     links: Links
+    assumed: frozenset[str] = frozenset()
+    """Names of the figures that stand on no source."""
+    ratios: Ratios = AS_COMPUTED
+    curves: Curves = NOT_MEASURED
 
 
 def device(kind: str, field: str = "device") -> DeviceKind:
@@ -126,14 +139,25 @@ def _kind(name: str, entry: Mapping[str, Any]) -> DeviceKind:
         peak_flops={precision: tflops * 1e12 for precision, tflops in entry["peak_tflops"].items()},
         gemm_efficiency=gemm["efficiency"] * gemm["clock"],
         gemm_t0_us=float(gemm["t0_us"]),
-        attention=tuple(sorted(entry["attention"].items())),
+        cores=gemm.get("cores", 0),
+        attention={kernel: _at_clock(table, gemm["clock"]) for kernel, table in entry["attention"].items()},
         launch_us=float(entry["launch_us"]),
         ring_efficiency=ring["efficiency"],
+        fabric_efficiency=ring["fabric"],
         ring_step_us=float(ring["step_us"]),
         all_reduce_gain=ring["all_reduce_gain"],
         overlap=entry["overlap"],
         jitter=entry["jitter"],
         fixed_bytes=round(entry["fixed_gb"] * 1e9),
         fragmentation=entry["fragmentation"],
+        host_copy_gbytes_s=float(entry["host"]["copy_gbytes_s"]),
+        host_gbytes_s=float(entry["host"]["gbytes_s"]),
+        is_host=entry["host"]["same"],
         links=Links(*(Link(**entry["links"][distance]) for distance in ("island", "node", "fabric"))),
+        assumed=frozenset(entry.get("assumed", ())),
     )
+
+
+def _at_clock(table: Mapping[int, float], clock: float) -> tuple[tuple[int, float], ...]:
+    """Shares of peak by sequence length, as a long run keeps them."""
+    return tuple((seq_len, clock * share) for seq_len, share in sorted(table.items()))

@@ -27,22 +27,23 @@ SPLIT = frozenset(name for name, builder in BUILDERS.items() if any(a.op is Op.I
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """Seconds by chunk: of a microbatch (compute, tp, cp, p2p), of a step (reduction left exposed); and what ends the step."""
+    """Seconds by chunk: of a microbatch (compute, tp, cp, dp, p2p), of a step (reduction left exposed); and what ends the step."""
 
     stage_of: tuple[int, ...]
     compute: tuple[Seconds, ...]
     tp: tuple[Seconds, ...]
     cp: tuple[Seconds, ...]
+    dp: tuple[Seconds, ...]
     p2p_s: tuple[float, ...]
     reduce_s: tuple[float, ...]
     sync_s: float
-    """What the end of the step adds over dp: a tied embedding's gradient, and under zero 1 the weights."""
+    """What the end of the step adds over dp: a tied embedding's gradient, and under zero 1 and 2 the weights."""
     optimizer_s: float
 
     @property
     def pipe(self) -> Pipe:
         """What the timeline needs."""
-        all_of = [c.plus(t).plus(ring) for c, t, ring in zip(self.compute, self.tp, self.cp, strict=True)]
+        all_of = [c.plus(t).plus(ring).plus(d) for c, t, ring, d in zip(self.compute, self.tp, self.cp, self.dp, strict=True)]
         return Pipe(
             stage_of=self.stage_of,
             forward_s=tuple(s.forward for s in all_of),

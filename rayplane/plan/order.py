@@ -10,7 +10,7 @@ and what is over, and the others are added at the pace of that middle, as many a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rayplane.plan.held import Held, fullest
@@ -18,9 +18,9 @@ from rayplane.plan.pipe import Pipe
 from rayplane.spec.builders import BUILDERS
 from rayplane.spec.layout import Layout
 from rayplane.spec.passes import add_step
-from rayplane.spec.schedule import COMPUTE, Action, Op, Schedule
+from rayplane.spec.schedule import Op, Schedule
 
-LONG = 5
+LONG = 4
 """Microbatches per stage beyond which a pipe repeats itself."""
 
 Entry = tuple[int, int, int, int, int]
@@ -86,36 +86,53 @@ def compiled(schedule: Schedule) -> Order:
     """Put the Actions of all stages into one order."""
     whole = add_step(schedule)
     prices = tuple(sorted({(a.op, a.chunk) for actions in whole.ranks for a in actions if a.op is not Op.STEP}))
-    price_of = {price: index for index, price in enumerate(prices)}
+    waiting = _entries(schedule, whole, {price: index for index, price in enumerate(prices)})
     entries: list[Entry] = []
-    index_of: dict[tuple[bool, int, int], int] = {}
+    index_of: dict[int, int] = {}
     position, moved = [0] * len(whole.ranks), True
     while moved:
         moved = False
-        for stage, actions in enumerate(whole.ranks):
-            while (action := actions[position[stage]]).op is not Op.STEP:
-                source, hop = _source(schedule, stage, action)
-                if source and source not in index_of:
+        for stage, own in enumerate(waiting):
+            at, count = position[stage], len(own)
+            while at < count:
+                price, microbatch, source, hop, result = own[at]
+                if source >= 0 and source not in index_of:
                     break
-                if action.op in COMPUTE and action.op is not Op.WEIGHT_GRAD:
-                    index_of[action.op is Op.FORWARD, action.chunk, action.microbatch] = len(entries)
-                microbatch = action.microbatch if action.op in COMPUTE else -1
-                entries.append((stage, price_of[action.op, action.chunk], microbatch, index_of[source] if source else -1, hop))
-                position[stage] += 1
-                moved = True
+                if result >= 0:
+                    index_of[result] = len(entries)
+                entries.append((stage, price, microbatch, index_of[source] if source >= 0 else -1, hop))
+                at += 1
+            moved |= at > position[stage]
+            position[stage] = at
     p, m = len(whole.ranks), schedule.num_microbatches
-    pace = (index_of[False, 0, m - 3 * p], index_of[False, 0, m - 2 * p]) if m >= LONG * p else (0, 0)
+    pace = (index_of[_result(m, False, 0, m - 3 * p)], index_of[_result(m, False, 0, m - 2 * p)]) if m >= LONG * p else (0, 0)
     return Order(p, m, prices, tuple(entries), pace, fullest(schedule))
 
 
-def _source(schedule: Schedule, stage: int, action: Action) -> tuple[tuple[bool, int, int] | None, int]:
-    """(whether forward, chunk, microbatch) of the Action on another stage that feeds this one, and the boundary between them."""
-    if action.op is Op.FORWARD:
-        chunk, boundary = action.chunk - 1, action.chunk - 1
-    elif action.op in (Op.BACKWARD, Op.INPUT_GRAD):
-        chunk, boundary = action.chunk + 1, action.chunk
-    else:
-        return None, -1
-    if not 0 <= chunk < schedule.num_chunks or schedule.stage_of(chunk) == stage:
-        return None, -1
-    return (action.op is Op.FORWARD, chunk, action.microbatch), boundary
+def _entries(schedule: Schedule, whole: Schedule, price_of: Mapping[tuple[Op, int], int]) -> list[list[tuple[int, int, int, int, int]]]:
+    """Per stage, of each Action but the step: (price, microbatch or -1, result that it needs or -1, boundary, its own result or -1)."""
+    m, last = schedule.num_microbatches, schedule.num_chunks - 1
+    stage_of = [schedule.stage_of(c) for c in range(last + 1)]
+    out = []
+    for stage, actions in enumerate(whole.ranks):
+        own = []
+        for action in actions:
+            op, chunk, microbatch = action.op, action.chunk, action.microbatch
+            price = price_of.get((op, chunk), -1)
+            if op is Op.FORWARD:
+                needs = chunk > 0 and stage_of[chunk - 1] != stage
+                source = _result(m, True, chunk - 1, microbatch) if needs else -1
+                own.append((price, microbatch, source, chunk - 1, _result(m, True, chunk, microbatch)))
+            elif op is Op.BACKWARD or op is Op.INPUT_GRAD:
+                needs = chunk < last and stage_of[chunk + 1] != stage
+                source = _result(m, False, chunk + 1, microbatch) if needs else -1
+                own.append((price, microbatch, source, chunk, _result(m, False, chunk, microbatch)))
+            elif op is not Op.STEP:
+                own.append((price, microbatch if op is Op.WEIGHT_GRAD else -1, -1, -1, -1))
+        out.append(own)
+    return out
+
+
+def _result(num_microbatches: int, forward: bool, chunk: int, microbatch: int) -> int:
+    """A number for the result of an Action that others may wait for."""
+    return (2 * chunk + forward) * num_microbatches + microbatch

@@ -1,7 +1,8 @@
 """The parts of a model on one rank, for one microbatch: their compute, and the tp and cp communication around it.
 
             forward                       backward (with the input gradient)
-layer       2 sums of the output          2 sums of the input's gradient; again 2 of the output under full recomputation
+layer       2 sums of the output          2 sums of the input's gradient; under sp 2 all-gathers of the input, of which a rank
+                                          kept its rows; under full recomputation again 2 sums of the output
 embedding   1 sum                         under sp its other half
 head        3 numbers per token           1 sum; under sp half of it in the forward
 attention   cp-1 hops of keys, values     the same, and cp hops of their gradients, in fp32, that nothing hides
@@ -16,8 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from rayplane.plan import compute
-from rayplane.plan.compute import ATTENTION_BACKWARD, ITEM_BYTES, NONE, Microbatch, Seconds
-from rayplane.plan.network import Group, Network
+from rayplane.plan.compute import ITEM_BYTES, NONE, Microbatch, Seconds
+from rayplane.plan.network import Group, Network, beside_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +48,23 @@ class Pieces:
     """What chunks are made of, and the chunks already put together."""
 
     layer: Piece
+    again: Piece
+    """A layer of which something is computed again in backward."""
     embed: Piece
     head: Piece
-    _known: dict[tuple[int, bool, bool], Piece] = field(default_factory=dict)
+    _known: dict[tuple[int, int, bool, bool], Piece] = field(default_factory=dict)
 
-    def chunk(self, layers: int, first: bool, last: bool) -> Piece:
-        """So many layers, with the embedding and the head where the chunk has them."""
-        key = (layers, first, last)
+    def layer_s(self, again: float) -> float:
+        """A layer on average, where a share of them is computed again."""
+        return self.layer.total_s + again * (self.again.total_s - self.layer.total_s)
+
+    def chunk(self, layers: int, again: int, first: bool, last: bool) -> Piece:
+        """So many layers, some of them computed again, with the embedding and the head where the chunk has them."""
+        key = (layers, again, first, last)
         if key not in self._known:
             out = Piece(NONE, NONE)
-            for piece, count in ((self.layer, layers), (self.embed, first), (self.head, last)):
+            parts = ((self.layer, layers - again), (self.again, again), (self.embed, first), (self.head, last))
+            for piece, count in parts:
                 both = ((out.compute, piece.compute), (out.tp, piece.tp), (out.cp, piece.cp))
                 out = Piece(*(a.plus(b, count) for a, b in both))
             self._known[key] = out
@@ -65,21 +73,41 @@ class Pieces:
 
 def pieces(work: Microbatch, network: Network, tp: Group, ring: Ring) -> Pieces:
     """Of one microbatch, for the shape of the tp groups and the way keys and values go."""
-    layer, embed, head = compute.layer(work), compute.embedding(work), compute.head(work)
-    cp = _context(work, network, ring)
+    embed, head = compute.embedding(work), compute.head(work)
+    layer, again = (_layer(w, network, tp, ring) for w in (work.without_recompute, work))
     if tp.size == 1:
-        return Pieces(Piece(layer, NONE, cp), Piece(embed, NONE), Piece(head, NONE))
+        return Pieces(layer, again, Piece(embed, NONE), Piece(head, NONE))
     half_s = network.all_gather_s(tp, work.activation_bytes)
     sum_s = 2 * half_s if work.sp else network.all_reduce_s(tp, work.activation_bytes)
     early_s = half_s if work.sp else 0.0
-    numbers_s = 3 * network.all_reduce_s(tp, 4 * work.tokens)
-    again_s = 2 * sum_s if work.recompute == "full" else 0.0
-    jitter = work.device.jitter
+    if work.practice.gathered_logits:
+        numbers_s = network.all_gather_s(tp, work.tokens * work.model.vocab * ITEM_BYTES[work.precision])
+    else:
+        numbers_s = 3 * network.all_reduce_s(tp, 4 * work.tokens)
     return Pieces(
-        Piece(layer, Seconds(2 * sum_s, 2 * sum_s + again_s, 0.0).plus(layer, jitter), cp),
+        layer,
+        again,
         Piece(embed, Seconds(sum_s - early_s, early_s, 0.0)),
-        Piece(head, Seconds(numbers_s + early_s, sum_s - early_s, 0.0).plus(head, jitter)),
+        Piece(head, Seconds(numbers_s + early_s, sum_s - early_s, 0.0).plus(head, work.device.jitter)),
     )
+
+
+def _layer(work: Microbatch, network: Network, tp: Group, ring: Ring) -> Piece:
+    layer, cp = compute.layer(work), _context(work, network, ring)
+    cp = cp.plus(layer, work.device.ratios.cp_jitter) if ring.group.size > 1 else cp
+    if tp.size == 1:
+        return Piece(layer, NONE, cp)
+    half_s = network.all_gather_s(tp, work.activation_bytes)
+    sum_s = 2 * half_s if work.sp else network.all_reduce_s(tp, work.activation_bytes)
+    again_s = 2 * sum_s if work.recompute == "full" else 0.0
+    # Behind a row-parallel weight the gradient is whole, or under sp has to be gathered before anything else.
+    waited_s = 2 * half_s if work.sp else 0.0
+    sums_s = 4 * half_s if work.sp else 2 * sum_s
+    products = compute.layer_products(work)
+    hides_s = products.weight_grad + (products.input_grad / 2 if work.sp else 0.0)
+    overlap = network.device.overlap if work.practice.overlap_tp else 0.0
+    exposed_s = beside_s(sums_s, hides_s, overlap)
+    return Piece(layer, Seconds(2 * sum_s, waited_s + exposed_s + again_s, 0.0).plus(layer, work.device.jitter), cp)
 
 
 def _context(work: Microbatch, network: Network, ring: Ring) -> Seconds:
@@ -88,14 +116,18 @@ def _context(work: Microbatch, network: Network, ring: Ring) -> Seconds:
     if cp == 1:
         return NONE
     elements = 2 * work.share.kv_width * work.tokens
-    kv_bytes, grad_bytes = elements * ITEM_BYTES[work.precision], 4 * elements
+    grad_item = 2 if work.practice.overlap_cp else 4
+    kv_bytes, grad_bytes = elements * ITEM_BYTES[work.precision], grad_item * elements
     if ring.method == "gather":
         forward_s = network.all_gather_s(ring.group, cp * kv_bytes)
         backward_s = forward_s + network.all_gather_s(ring.group, cp * grad_bytes)
     else:
-        hidden_s = network.device.overlap * compute.attention_s(work) / cp
-        hop_s = network.p2p_s(kv_bytes, ring.group.inside)
+        hidden_s, hidden_back_s = (network.device.overlap * s / cp for s in compute.attention_s(work))
+        hop_s, grad_s = (network.p2p_s(n, ring.group.inside) for n in (kv_bytes, grad_bytes))
         forward_s = (cp - 1) * max(0.0, hop_s - hidden_s)
-        backward_s = (cp - 1) * max(0.0, hop_s - ATTENTION_BACKWARD * hidden_s) + cp * network.p2p_s(grad_bytes, ring.group.inside)
+        if work.practice.overlap_cp:
+            backward_s = (cp - 1) * max(0.0, hop_s + grad_s - hidden_back_s) + grad_s
+        else:
+            backward_s = (cp - 1) * max(0.0, hop_s - hidden_back_s) + cp * grad_s
     again_s = 0.0 if work.recompute == "none" else forward_s
     return Seconds(forward_s, backward_s + again_s, 0.0)

@@ -10,7 +10,7 @@ import math
 from dataclasses import replace
 
 from rayplane.errors import Problem, SpecError
-from rayplane.plan.candidates import Ladder, Space, impossible, micro_batches
+from rayplane.plan.candidates import Ladder, Space, impossible, micro_batches, unequal
 from rayplane.spec.job import LayoutSection
 from rayplane.spec.layout import Layout, split, unsupported
 
@@ -28,11 +28,16 @@ def layouts(space: Space, section: LayoutSection) -> Ladder:
     if problems:
         raise SpecError(problems)
     sizes = [section.micro_batch] if section.micro_batch else micro_batches(samples)
-    return [replace(given, micro_batch=n) for n in sizes]
+    ladder = [replace(given, micro_batch=n) for n in sizes]
+    faults = [unequal(layout, space.workload.global_batch) for layout in ladder]
+    if all(faults):
+        raise SpecError(Problem(f"{faults[0]}; use micro_batch: 2 or more, or zero: 1", "layout.zero"))
+    return [layout for layout, fault in zip(ladder, faults, strict=True) if not fault]
 
 
-def as_given(layout: Layout) -> None:
+def as_given(layout: Layout) -> list[Layout]:
     """What to try where a given layout is too large: nothing else was asked for."""
+    return []
 
 
 def nearest(space: Space, wanted: Layout) -> Layout | None:

@@ -63,6 +63,22 @@ def stages_of(layout: Layout) -> tuple[int, ...]:
 
 
 @cache
+def _chunks_of_stages(schedule: str, num_stages: int, num_chunks: int) -> tuple[tuple[int, ...], ...]:
+    stage_of = _stages_of(schedule, num_stages, num_chunks)
+    return tuple(tuple(c for c in range(num_chunks) if stage_of[c] == s) for s in range(num_stages))
+
+
+def chunks_of_stages(layout: Layout) -> tuple[tuple[int, ...], ...]:
+    """The chunks of each stage."""
+    return _chunks_of_stages(layout.schedule, layout.pp, layout.num_chunks)
+
+
+def recomputed(layout: Layout, layers: int) -> int:
+    """How many of a chunk's layers are computed again in backward."""
+    return 0 if layout.recompute == "none" else min(layout.recompute_layers or layers, layers)
+
+
+@cache
 def _stages_of(schedule: str, num_stages: int, num_chunks: int) -> tuple[int, ...]:
     return tuple(stage_of_chunk(schedule, num_stages, c) for c in range(num_chunks))
 

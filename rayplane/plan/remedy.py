@@ -1,6 +1,6 @@
 """What would make a layout fit: the smallest change found among the layouts of the same search that do fit.
 
-smaller micro_batch  <  other schedule, vpp, sp, zero or recompute, as few of them as can be  <  more stages or wider tp  <  both
+smaller micro_batch  <  other schedule, vpp, sp, zero, shard or recompute, as few of them as can be  <  more stages or wider tp  <  both
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from rayplane.plan.draft import Outline
 from rayplane.plan.memory import gigabytes
 from rayplane.spec.layout import Layout
 
-OPTIONS = ("schedule", "vpp", "sp", "zero", "recompute")
+OPTIONS = ("schedule", "vpp", "sp", "zero", "shard", "recompute")
 """What may change, beside micro_batch, without moving a device; in the order it is said."""
 Options = tuple[str | int | bool, ...]
 
@@ -49,7 +49,7 @@ class Fitting:
 
 
 def _options(layout: Layout) -> Options:
-    return layout.schedule, layout.vpp, layout.sp, layout.zero, layout.recompute
+    return tuple(getattr(layout, name) for name in OPTIONS)
 
 
 def _change(layout: Layout, own: dict[Options, list[int]]) -> str:
@@ -76,11 +76,13 @@ def too_large(outline: Outline, device_bytes: int, fitting: Fitting) -> str:
     return f"{text}; {remedy} would fit" if remedy else text
 
 
-def shortage(outline: Outline, device_bytes: int) -> str:
-    """What a layout lacks, and which term of its memory is to blame."""
+def shortage(outline: Outline, device_bytes: int, may_offload: bool) -> str:
+    """What a layout lacks, which term of its memory is to blame, and whether the host's memory would do."""
     terms = outline.fullest.terms()
     largest = max(terms, key=lambda name: terms[name])
-    return (
+    text = (
         f"{outline.layout} needs {gigabytes(outline.memory_bytes)} per device and a device has {gigabytes(device_bytes)}: "
         f"{gigabytes(outline.memory_bytes - device_bytes)} missing, most of it {largest} ({gigabytes(terms[largest])})"
     )
+    away = may_offload and outline.memory_bytes - terms["optimizer"] <= device_bytes
+    return f"{text}; it would fit with train.optimizer.offload: true" if away else text

@@ -1,6 +1,6 @@
 """The planner: prices every layout it may use, keeps the best, and keeps of every other one why it lost or was refused.
 
-    candidates ──▶ drafts with lower bounds of step and memory ──too large──▶ Rejected, and the same with more recomputation
+    candidates ──▶ drafts with lower bounds of step and memory ──too large──▶ Rejected, and the same with less memory
                      │
                      ▼ of each dp x pp x tp the most promising first: its memory is counted and its timeline played; the first
                        played one that comes up again, ahead of every bound, is the best
@@ -11,28 +11,27 @@ A layout that fits goes before a tight one, then the faster goes first. The same
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
 
 from rayplane.errors import PlacementError, SpecError
 from rayplane.plan import pinned
 from rayplane.plan.candidates import Ladder, Space, leaner, using_all, using_fewer, variants
-from rayplane.plan.draft import Draft, Outline
+from rayplane.plan.contest import Contest, Entry, Less, key_of
+from rayplane.plan.draft import Outline
 from rayplane.plan.memory import TIGHT
 from rayplane.plan.place import place
 from rayplane.plan.remedy import Fitting, shortage, too_large
 from rayplane.plan.train import Pricer
 from rayplane.spec.cluster import ClusterSpec
 from rayplane.spec.job import LayoutSection
-from rayplane.spec.layout import Layout
 from rayplane.spec.model import ModelSpec
 from rayplane.spec.plan import Candidate, Plan, Rejected, Workload
 
 SHOWN = 12
 """So many dp x pp x tp are priced to the end."""
-Less = Callable[[Layout], Layout | None]
-"""The same layout with less memory; None when there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,118 +71,40 @@ def plan(model: ModelSpec, workload: Workload, cluster: ClusterSpec, layout: Lay
 def _automatic(pricer: Pricer, space: Space) -> Outcome:
     """Layouts over all devices; over fewer only when none of those is left."""
     degrees, refused = using_all(space)
-    outcome = _evaluate(pricer, [v for d in degrees for v in variants(space, d)], leaner)
+    less = partial(leaner, global_batch=space.workload.global_batch)
+    outcome = _evaluate(pricer, [v for d in degrees for v in variants(space, d)], less)
     rejected = (*refused, *outcome.rejected)
     if outcome.ranked:
         return Outcome(outcome.ranked, rejected, outcome.smallest)
-    fewer = _evaluate(pricer, [v for d in using_fewer(space) for v in variants(space, d)], leaner)
+    fewer = _evaluate(pricer, [v for d in using_fewer(space) for v in variants(space, d)], less)
     smallest = min((o for o in (outcome.smallest, fewer.smallest) if o), key=lambda o: o.memory_bytes, default=None)
     return Outcome(fewer.ranked, (*rejected, *fewer.rejected), smallest)
 
 
 def _evaluate(pricer: Pricer, ladders: Iterable[Ladder], less: Less) -> Outcome:
     """Let layouts compete; `less` names what to try where one is too large."""
-    groups: dict[tuple[int, int, int], _Group] = {}
+    groups: dict[tuple[int, int, int], Contest] = {}
     for ladder in ladders:
-        groups.setdefault((ladder[0].dp, ladder[0].pp, ladder[0].tp), _Group(pricer, less)).climb(ladder)
-    ranked: list[_Entry] = []
+        groups.setdefault((ladder[0].dp, ladder[0].pp, ladder[0].tp), Contest(pricer, less)).climb(ladder)
+    ranked: list[Entry] = []
     lost: list[Rejected] = []
     for group in sorted((g for g in groups.values() if g.queue), key=lambda g: g.queue[0].key):
-        if len(ranked) >= SHOWN and group.queue[0].seconds > ranked[SHOWN - 1].seconds:
-            lost += [_slower(entry, ranked[0]) for entry in sorted(group.queue, key=_key)]
-        elif best := group.best():
-            ranked = sorted([*ranked, best], key=_key)
-            lost += [_slower(entry, best) for entry in sorted(group.queue, key=_key)]
+        best = group.best(ranked[SHOWN - 1].seconds if len(ranked) >= SHOWN else math.inf)
+        if best:
+            ranked = sorted([*ranked, best], key=key_of)
+        if best or ranked:
+            lost += [_slower(entry, best or ranked[0]) for entry in sorted(group.queue, key=key_of)]
     sizes = Fitting.of(o.layout for group in groups.values() for o in group.fitting)
     large = [o for group in groups.values() for o in group.large]
     refused = [Rejected(o.layout, too_large(o, pricer.device_bytes, sizes)) for o in large]
     known = [*large, *(o for group in groups.values() for o in group.fitting)]
     smallest = min(known, key=lambda o: o.memory_bytes, default=None)
-    candidates = tuple(Candidate(entry.draft.layout, pricer.price(entry.draft)) for entry in ranked)
+    candidates = tuple(Candidate(entry.outline.layout, pricer.price(entry.draft)) for entry in ranked if entry.draft)
     return Outcome(candidates, (*refused, *lost), smallest)
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """A draft in the competition, with its step and its memory, or, until it is played, with lower bounds of both."""
-
-    draft: Draft
-    tight: bool
-    seconds: float
-    played: bool
-    key: tuple[bool, float, int, tuple[int, ...]]
-
-    def __lt__(self, other: _Entry) -> bool:
-        return self.key < other.key
-
-
-@dataclass(slots=True)
-class _Group:
-    """The layouts of some dp x pp x tp: those in the competition, those that fit for certain, and those that do not."""
-
-    pricer: Pricer
-    less: Less
-    queue: list[_Entry] = field(default_factory=list)
-    fitting: list[Outline] = field(default_factory=list)
-    large: list[Outline] = field(default_factory=list)
-
-    def climb(self, ladder: Ladder) -> None:
-        """Queue layouts as far as they fit, with as much recomputation as the one before needed."""
-        recompute = ladder[0].recompute
-        for layout in ladder:
-            queued = self.offer(layout if layout.recompute == recompute else replace(layout, recompute=recompute))
-            if queued is None:
-                return
-            recompute = queued.recompute
-
-    def offer(self, layout: Layout) -> Layout | None:
-        """Queue a layout by its bounds or, when it is too large, the same with less memory; None when none fits."""
-        candidate: Layout | None = layout
-        while candidate:
-            outline = self.pricer.outline(candidate)
-            if outline.memory_bytes <= self.pricer.device_bytes:
-                if outline.exact:
-                    self.fitting.append(outline)
-                draft = self.pricer.draft(outline)
-                heapq.heappush(self.queue, _entry(self.pricer, draft, draft.bound_s, played=False))
-                return candidate
-            self.large.append(outline)
-            candidate = self.less(candidate)
-        return None
-
-    def best(self) -> _Entry | None:
-        """The best layout, taken from the queue; those left in it are worse. None when none fits."""
-        while self.queue:
-            entry = heapq.heappop(self.queue)
-            if entry.played:
-                return entry
-            outline = self.pricer.counted(entry.draft.outline)
-            if outline.memory_bytes > self.pricer.device_bytes:
-                self.large.append(outline)
-                if smaller := self.less(outline.layout):
-                    self.offer(smaller)
-                continue
-            if not entry.draft.outline.exact:
-                self.fitting.append(outline)
-            draft = Draft(outline, entry.draft.stages)
-            heapq.heappush(self.queue, _entry(self.pricer, draft, draft.step_s(self.pricer.orders), played=True))
-        return None
-
-
-def _entry(pricer: Pricer, draft: Draft, seconds: float, played: bool) -> _Entry:
-    """The last digits of the seconds, which depend on the order of summation, do not count."""
-    layout, memory_bytes = draft.layout, draft.outline.memory_bytes
-    tight = memory_bytes > TIGHT * pricer.device_bytes
-    simpler = (layout.pp, layout.tp, layout.micro_batch, int(layout.schedule != "1f1b"), layout.vpp, layout.sp, layout.zero)
-    return _Entry(draft, tight, seconds, played, (tight, float(f"{seconds:.9g}"), memory_bytes, simpler))
-
-
-def _key(entry: _Entry) -> tuple[bool, float, int, tuple[int, ...]]:
-    return entry.key
-
-
-def _slower(entry: _Entry, best: _Entry) -> Rejected:
-    layout, winner = entry.draft.layout, best.draft.layout
+def _slower(entry: Entry, best: Entry) -> Rejected:
+    layout, winner = entry.outline.layout, best.outline.layout
     if entry.tight and not best.tight:
         return Rejected(layout, f"tight: above {TIGHT:.0%} of the memory of a device, where {winner} fits")
     at_least = "" if entry.played else "at least "
@@ -194,7 +115,7 @@ def _nothing_fits(pricer: Pricer, space: Space, outcome: Outcome, given: bool) -
     """The message for a user whose layout, or model, does not fit."""
     assert outcome.smallest is not None
     closest = pricer.counted(outcome.smallest)
-    lack = shortage(closest, pricer.device_bytes)
+    lack = shortage(closest, pricer.device_bytes, not (space.workload.offload or pricer.device.is_host))
     if not given:
         return f"no layout fits this cluster. The closest, {lack}. Use more devices, larger ones, or a smaller model or seq_len"
     others = _automatic(pricer, space).ranked

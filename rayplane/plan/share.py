@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from rayplane.plan.pipe import stages_of
 from rayplane.spec.layout import Layout, split
 from rayplane.spec.model import ModelSpec
-from rayplane.spec.sharding import EMBED, TensorSpec, tp_chunk
+from rayplane.spec.sharding import EMBED, TensorSpec, is_shared, tp_chunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,18 +21,27 @@ class Share:
     """Sizes on the fullest of `tp` ranks."""
 
     tp: int
-    matrices: tuple[int, ...]
-    """Elements of each matrix of a layer, in model order."""
     layer_params: int
     embed_params: int
     head_params: int
     """Final norm and head, or the second copy of a tied embedding."""
     tied_params: int
     """That second copy."""
+    common_params: int
+    """Of a layer, weights that tp ranks hold in common with a part of the gradient each: q, k and v where KV heads are shared."""
+    uncut_params: int
+    """Of a layer, norms and biases of the residual stream: the same holds for them under sp."""
+    shapes: tuple[tuple[int, int], ...]
+    """(rows, columns) of a layer's weights as they lie in memory: q with k and v, o, gate with up, down."""
     q_width: int
     kv_width: int
     mlp_width: int
     vocab_rows: int
+
+    @property
+    def stacked(self) -> tuple[int, ...]:
+        """Elements of these weights."""
+        return tuple(rows * columns for rows, columns in self.shapes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +70,22 @@ def share(of: Parts, tp: int) -> Share:
     embed = sum(tp_chunk(t, tp, 0).numel for t in of.embed)
     tied = sum(tp_chunk(t, tp, 0).numel for t in of.embed if t.tied)
     last = sum(tp_chunk(t, tp, 0).numel for t in of.last)
+    qkv, norms = sizes["q"] + sizes["k"] + sizes["v"], sizes.get("q_norm", 0) + sizes.get("k_norm", 0)
+    uncut = sum(n for t, n in zip(of.layer, layers[fullest], strict=True) if not any(d.cut for d in t.dims)) - norms
     return Share(
         tp=tp,
-        matrices=tuple(n for t, n in zip(of.layer, layers[fullest], strict=True) if len(t.dims) > 1),
         layer_params=sum(layers[fullest]),
         embed_params=embed,
         head_params=last + tied,
         tied_params=tied,
+        common_params=(qkv if any(is_shared(t, tp) for t in of.layer) else 0) + (norms if tp > 1 else 0),
+        uncut_params=uncut,
+        shapes=(
+            (qkv // hidden, hidden),
+            (hidden, sizes["o"] // hidden),
+            ((sizes["up"] + sizes.get("gate", 0)) // hidden, hidden),
+            (hidden, sizes["down"] // hidden),
+        ),
         q_width=sizes["q"] // hidden,
         kv_width=sizes["k"] // hidden,
         mlp_width=sizes["up"] // hidden,
@@ -80,3 +98,8 @@ def chunk_params(of: Share, layout: Layout, chunk: int) -> int:
     first, last = chunk == 0, chunk == layout.num_chunks - 1
     params = layout.boundaries[chunk] * of.layer_params + first * of.embed_params + last * of.head_params
     return params - of.tied_params if last and stages_of(layout)[0] == stages_of(layout)[-1] else params
+
+
+def common_params(of: Share, layout: Layout, chunk: int) -> int:
+    """Of those, what zero leaves whole: each tp rank has a part of its gradient, which is summed over tp first."""
+    return layout.boundaries[chunk] * (of.common_params + (of.uncut_params if layout.sp else 0))

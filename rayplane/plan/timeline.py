@@ -11,19 +11,10 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from rayplane.spec.schedule import COMPUTE, Action, Op, Schedule, ScheduleError
+from rayplane.spec.schedule import COMPUTE, Action, Op, Schedule, ScheduleError, Span
 
 Cost = Callable[[Action], float]
 """Seconds of an Action: a compute, reduction or step as it lasts; a send as the time until its message arrives; a receive is free."""
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """An Action in time."""
-
-    action: Action
-    start_s: float
-    end_s: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ island 1: [tp tp] ─pp─ [tp tp]        dp across: one member of each dp group
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 
@@ -21,6 +22,8 @@ class Topology:
     """Islands by their number of devices: ((devices, how many such islands), …), largest first."""
 
     islands: tuple[tuple[int, int], ...]
+    dp_inside_pp: bool = False
+    """Whether ranks that differ in dp only are nearer than those that differ in pp only, as in others' order."""
 
     @property
     def largest(self) -> int:
@@ -41,7 +44,8 @@ class Topology:
 
     def tp_group(self, layout: Layout) -> Group:
         """Shape of the tp groups; one that has to leave its island is bound by what the others of its group leave it."""
-        if self.cells_inside(layout):
+        whole = all(devices % layout.tp == 0 for devices, _ in self.islands)
+        if self.cells_inside(layout) or (whole and self.groups(layout.tp) >= layout.dp * layout.pp * layout.cp):
             return Group(layout.tp, layout.tp)
         return Group(layout.tp, self.largest if self.largest < layout.tp else 1)
 
@@ -54,7 +58,19 @@ class Topology:
         cells, members = self.per_island(layout.cp * layout.tp), layout.dp * layout.cp
         if layout.dp * layout.pp <= cells:
             return Group(members, members)
+        if self.dp_inside_pp and cells:
+            return Group(members, layout.cp * (math.gcd(layout.dp, cells) if layout.dp % cells else cells))
         return Group(members, max(1, cells // layout.pp * layout.cp, layout.cp if cells else 0))
+
+    def shard_group(self, layout: Layout) -> Group:
+        """Shape of the groups over which zero cuts: neighbours among those; one that straddles islands has fewest members in one."""
+        whole = self.dp_group(layout)
+        return whole if layout.shard_size == whole.size else Group(layout.shard_size, math.gcd(layout.shard_size, whole.per_island))
+
+    def copies_group(self, layout: Layout) -> Group:
+        """Shape of the groups that hold the same share."""
+        whole, size = self.dp_group(layout), layout.shard_size
+        return Group(whole.size // size, whole.size // size if whole.inside else max(1, whole.per_island // size))
 
     def world(self, layout: Layout) -> Group:
         """All ranks."""
@@ -65,15 +81,17 @@ class Topology:
         cells = self.per_island(layout.cp * layout.tp)
         if not cells:
             return (False,) * (layout.pp - 1)
+        if self.dp_inside_pp:
+            return (layout.dp * layout.pp <= cells,) * (layout.pp - 1)
         replicas = range(min(layout.dp, cells))
         return tuple(
             all((r * layout.pp + s) // cells == (r * layout.pp + s + 1) // cells for r in replicas) for s in range(layout.pp - 1)
         )
 
 
-def topology(cluster: ClusterSpec) -> Topology:
+def topology(cluster: ClusterSpec, dp_inside_pp: bool = False) -> Topology:
     """The islands of a cluster."""
     devices: Counter[str] = Counter()
     for node in cluster.nodes:
         devices[node.island] += node.devices
-    return Topology(tuple(sorted(Counter(devices.values()).items(), reverse=True)))
+    return Topology(tuple(sorted(Counter(devices.values()).items(), reverse=True)), dp_inside_pp)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rayplane.spec.profile import Profile
+
 
 @dataclass(frozen=True, slots=True)
 class Link:
@@ -40,6 +42,8 @@ class ClusterSpec:
 
     nodes: tuple[Node, ...]
     links: Links
+    profile: Profile | None = None
+    """What was measured of it."""
 
     @property
     def num_devices(self) -> int:

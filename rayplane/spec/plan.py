@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from rayplane.spec.cluster import ClusterSpec
+from rayplane.spec.job import TrainSection
 from rayplane.spec.layout import Layout
 
 
@@ -83,3 +84,10 @@ class Workload:
     global_batch: int
     seq_len: int
     precision: str
+    offload: bool = False
+    """Whether the optimizer's state is in the host's memory."""
+
+    @classmethod
+    def of(cls, train: TrainSection) -> Workload:
+        """What a job asks for."""
+        return cls(train.global_batch, train.data.seq_len, train.precision, train.optimizer.offload)

@@ -84,6 +84,12 @@ def test_status_of_a_driver_that_vanished_is_lost(cli, job, fleet):
     assert (found["state"], found["driver_alive"]) == ("lost", False)
 
 
+def test_status_of_a_job_without_a_step_shows_no_rate(cli, job, fleet):
+    fleet(FakeGroup([started(), lambda: [(0, {"type": "failed", "kind": "user", "message": "no", "traceback": ""})]]))
+    cli("run", job())
+    assert cli("status", "runs/small").stdout.splitlines()[1].split()[:6] == ["small", "failed", "0/4", "-", "-", "dp2"]
+
+
 def test_status_refuses_a_state_that_is_not_ours(cli):
     Path("runs/x").mkdir(parents=True)
     Path("runs/x/state.json").write_text("{}")

@@ -64,10 +64,22 @@ def test_the_tokenizer_of_the_job_goes_along(cli, job, tmp_path):
     (tmp_path / "tokenizer").mkdir()
     (tmp_path / "tokenizer" / "tokenizer.json").write_text("{}")
     folder, _ = trained(SPECS["llama"], tmp_path)
-    done = cli("export", folder, "out", "--bf16", "--job", job(**{"tokenizer: bytes": "tokenizer: tokenizer"}))
+    numbers = "{layers: 4, hidden: 36, heads: 9, kv_heads: 3, head_dim: 8, mlp: 50, vocab: 61, tied: true}"
+    changes = {"tokenizer: bytes": "tokenizer: tokenizer", "{preset: tiny-llama}": numbers}
+    done = cli("export", folder, "out", "--bf16", "--job", job(**changes))
     assert done.exit_code == 0, done.stderr
     assert done.stdout.rstrip().endswith("of bf16: config.json, model.safetensors, tokenizer.json")
     assert json.loads((tmp_path / "out" / "config.json").read_text())["torch_dtype"] == "bfloat16"
+
+
+def test_a_job_of_another_model_is_refused_with_both_named(cli, job, tmp_path):
+    folder, _ = trained(SPECS["llama"], tmp_path)
+    done = cli("export", folder, "out", "--job", job())
+    assert done.exit_code == 2
+    assert "job.yaml: model: tiny-llama is not the model that " in done.stderr
+    assert f"{folder}/step-00000002 holds, custom (" in done.stderr
+    assert "hidden 36 there, 128 here" in done.stderr
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_folder_without_a_checkpoint_is_refused(cli, tmp_path):

@@ -7,7 +7,8 @@ from rich.console import Console
 
 from rayplane.cli.progress import progress
 from rayplane.control.checkpoints import Checkpoint
-from rayplane.control.state import Draining, KillDone, Placing, Progress, Running, Saved, StopRequested
+from rayplane.control.event import KillDone, Saved, StopRequested
+from rayplane.control.state import Draining, Placing, Progress, Running
 from rayplane.runtime.group import step_report
 
 

@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from rayplane.control.lock import locked
 from rayplane.errors import PlacementError
 
 RUN = Path("runs/small")
+ROOT = Path(__file__).parents[2]
 
 
 def whole_run():
@@ -95,6 +97,17 @@ def test_another_model_in_the_folder_is_an_error(cli, job, fleet):
     assert result.exit_code == 2
     assert "checkpoints of another model (hidden 128 there, 512 here" in result.stderr
     assert group.launches == []
+
+
+@pytest.mark.parametrize("steps", [4, 6])
+def test_the_folder_of_another_job_is_refused_by_name(cli, job, fleet, steps):
+    fleet(whole_run())
+    cli("run", job())
+    group = fleet(FakeGroup())
+    result = cli("run", job(**{"name: small": "name: other", "steps: 4": f"steps: {steps}"}))
+    assert (result.exit_code, group.launches) == (2, [])
+    assert f"train.checkpoint.dir: {RUN.absolute()} belongs to job 'small', of which 4 of 4 steps are done" in result.stderr
+    assert "name another folder, set name: small to go on with that job, or start over with --fresh" in result.stderr
 
 
 def test_a_failed_run_exits_1_with_the_reason(cli, job, fleet):
@@ -206,6 +219,7 @@ def test_a_run_whose_last_words_are_missing_is_taken_up_again(cli, job, fleet):
     final = last_object(cli("run", job(), "--json"))
     assert len(group.launches) == 1
     assert (final["state"], final["steps"], final["holdout_before"], final["holdout_after"]) == ("finished", 4, 5.5, 2.25)
+    assert final["final_loss"] == 0.25
 
 
 def test_a_folder_that_goes_with_the_submitted_package_is_noted(cli, job, fleet, tmp_path):
@@ -274,3 +288,16 @@ def test_a_folder_that_is_gone_is_said(cli, job, tmp_path, monkeypatch):
     assert result.exit_code == 1
     assert "the folder in which rayplane runs is gone" in result.stderr
     monkeypatch.chdir(tmp_path)
+
+
+def test_ctrl_c_while_the_command_is_still_importing_ends_it_without_a_word(tmp_path):
+    (tmp_path / "typer.py").write_text("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "rayplane", "status"],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")

@@ -4,7 +4,7 @@ import pytest
 
 from rayplane.plan.catalog import described, homogeneous
 from rayplane.spec.cluster import ClusterSpec
-from rayplane.spec.job import ClusterSection, NodeSection
+from rayplane.spec.cluster_section import ClusterSection, NodeSection
 from rayplane.spec.model import ModelSpec
 from rayplane.spec.plan import Workload
 

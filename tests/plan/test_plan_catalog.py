@@ -4,7 +4,7 @@ import pytest
 
 from rayplane.errors import SpecError
 from rayplane.plan.catalog import described, device, homogeneous
-from rayplane.spec.job import ClusterSection, LinkSection, LinksSection, NodeSection
+from rayplane.spec.cluster_section import ClusterSection, LinkSection, LinksSection, NodeSection
 
 
 def test_every_kind_of_the_catalog_is_complete() -> None:

@@ -38,7 +38,7 @@ def test_why_says_what_is_faster_but_tight(llama3_8b: ModelSpec, llama_work: Wor
     quick = replace(found.estimate, step_s=found.estimate.step_s - 1, memory_bytes=73_500_000_000, verdict="tight")
     tight = Candidate(Layout(dp=64), quick)
     assert why(replace(found, runners_up=(tight, *found.runners_up))).startswith(
-        "dp64 mb1 would take 1.00 s a step less, but is tight: 73.5 GB; dp32 tp2 sp zero1 mb1 takes "
+        "dp64 mb1 would take 1.00 s a step less, but is tight: 73.5 GB; dp64 zero2 mb1 takes "
     )
 
 

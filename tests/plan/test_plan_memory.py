@@ -5,22 +5,14 @@ from itertools import product
 
 import pytest
 
+from rayplane.plan.activations import half_bytes, kept, layer_bytes, logit_bytes
 from rayplane.plan.catalog import device
 from rayplane.plan.compute import Microbatch
 from rayplane.plan.held import fullest
-from rayplane.plan.memory import (
-    GRADIENT_BYTES,
-    OPTIMIZER_BYTES,
-    WEIGHT_BYTES,
-    StageMemory,
-    half_bytes,
-    in_flight,
-    kept,
-    layer_bytes,
-    stage_memory,
-    verdict,
-)
+from rayplane.plan.memory import StageMemory, in_flight, stage_memory, verdict
+from rayplane.plan.practice import Practice
 from rayplane.plan.share import chunk_params, parts, share
+from rayplane.plan.states import GRADIENT_BYTES, OPTIMIZER_BYTES, WEIGHT_BYTES
 from rayplane.spec.builders import BUILDERS
 from rayplane.spec.layout import Coord, Layout, even_boundaries
 from rayplane.spec.model import ModelSpec
@@ -110,7 +102,7 @@ def test_the_closed_form_of_what_is_in_flight_equals_the_count_over_the_schedule
 
 @pytest.mark.parametrize(("schedule", "vpp"), [("interleaved", 2), ("interleaved", 3), ("zb-h1", 1), ("zbv", 2)])
 def test_what_is_in_flight_at_least_is_never_more_than_what_is(schedule: str, vpp: int) -> None:
-    for pp, m in product((1, 2, 4), (1, 3, 8)):
+    for pp, m in product((1, 2, 4, 6), (1, 3, 8, 13, 24)):
         least, counted = in_flight(Layout(pp=pp, schedule=schedule, vpp=vpp), m), fullest(BUILDERS[schedule](pp, m, vpp))
         for (few,), moments in zip(least, counted, strict=True):
             assert any(all(a <= b for a, b in zip(few, held, strict=True)) for held in moments)
@@ -138,10 +130,11 @@ def test_recomputation_and_sp_keep_less() -> None:
     kinds = [replace(cut, recompute=r, sp=sp) for r in ("none", "selective", "full") for sp in (False, True)]
     found = [layer_bytes(work(spec, kind)) / tokens for kind in kinds]
     whole = 4 * h + 3 * q + 3 * kv + 3 * mlp
-    assert found == [whole, whole - h, whole - q - kv, whole - q - kv - h, h, h / 2]
+    assert found == [whole, whole - 2 * h, whole - q - kv, whole - q - kv - 2 * h, h, h / 2]
     assert half_bytes(work(spec, cut)) / tokens == 4 * h + 2 * q + 2 * kv + 3 * mlp
+    assert half_bytes(work(spec, kinds[1])) / tokens == 3 * h + 2 * q + 2 * kv + 3 * mlp
     again = kept(work(spec, kinds[4]))
-    assert again.layer + again.workspace == kept(work(spec, cut)).layer, "one layer is whole while it is computed again"
+    assert again.again + again.workspace == again.layer, "one layer is whole while it is computed again"
 
 
 def test_logits_are_on_the_last_stage_only() -> None:
@@ -154,3 +147,32 @@ def test_logits_are_on_the_last_stage_only() -> None:
 
 def test_verdicts() -> None:
     assert [verdict(n, 100) for n in (90, 91, 100, 101)] == ["fits", "tight", "tight", "does not fit"]
+
+
+def test_what_other_systems_keep_besides() -> None:
+    spec = model()
+    plain = work(spec, layout(1, 2))
+    tokens, h, f = 32, 64, 24
+
+    def more(practice: Practice) -> float:
+        return layer_bytes(replace(plain, practice=practice)) - layer_bytes(plain)
+
+    assert more(Practice(fused_norms=False)) == 6 * h * tokens * 4
+    assert more(Practice(fused=False)) == f * tokens * 4
+    assert more(Practice(keeps_projected=False)) == -(4 * 8 + 2 * 8) * tokens * 4
+    assert more(Practice(attention="unfused")) == 2 * 4 * 32 * tokens, "of 4 heads, a score per key"
+    assert more(Practice(attention="unfused", dropout=True)) == 5 * 4 * 32 * tokens + h * tokens * 4
+    whole = replace(plain, practice=Practice(logit_bytes=12))
+    assert logit_bytes(whole) == 12 * tokens * 48
+    assert logit_bytes(replace(plain, practice=Practice(logit_bytes=12, gathered_logits=True))) == 12 * tokens * 96
+    narrow = layer_bytes(replace(plain, precision="bf16")) - layer_bytes(replace(plain, precision="fp8"))
+    assert narrow == (2 * h + 4 * 8 + f) * tokens, "a byte for each operand of a product"
+
+
+def test_gradients_may_be_kept_in_half_or_twice() -> None:
+    spec, cut = model(), layout(2, 2)
+    sizes = [
+        stage_memory(w, kept(w), cut, fullest(BUILDERS["1f1b"](2, 8, 1)))[0].gradients
+        for w in (replace(work(spec, cut), practice=Practice(gradient_bytes=n)) for n in (2, 4, 6))
+    ]
+    assert sizes == [sizes[0], 2 * sizes[0], 3 * sizes[0]]

@@ -3,7 +3,7 @@
 import pytest
 
 from rayplane.plan.catalog import device, homogeneous
-from rayplane.plan.network import Group, Network
+from rayplane.plan.network import Group, Network, beside_s
 from rayplane.plan.topology import topology
 from rayplane.spec.cluster import Link, Links
 from rayplane.spec.layout import Layout
@@ -66,3 +66,33 @@ def test_tp_that_leaves_its_island_is_bound_by_the_fabric() -> None:
     assert not topo.tp_group(Layout(tp=2)).inside
     joined = topology(homogeneous({"a": 1, "b": 1}, "h100-sxm", 1, {"a": "x", "b": "x"}))
     assert joined.tp_group(Layout(tp=2)).inside
+
+
+def test_a_ring_leaves_each_island_once_a_round() -> None:
+    links = Links(Link(1e9, 3), Link(1e9, 3), Link(1e9, 20))
+    net = Network(links, device("a100-80gb"))
+    assert net.all_gather_s(Group(16, 16), 1) == pytest.approx(15 * 3e-6)
+    assert net.all_gather_s(Group(16, 8), 1) == pytest.approx(15 / 16 * (14 * 3e-6 + 2 * 20e-6))
+    assert net.all_gather_s(Group(16, 1), 1) == pytest.approx(15 * 20e-6)
+    assert net.all_gather_s(Group(16, 8), 1, calls=5) == pytest.approx(5 * net.all_gather_s(Group(16, 8), 1))
+
+
+def test_compute_hides_a_collective_but_for_what_it_takes_from_compute() -> None:
+    assert beside_s(1.0, 10.0, overlap=0.0) == 1.0
+    assert 0 < beside_s(1.0, 10.0, overlap=1.0) < 0.1
+    assert 1.0 < beside_s(10.0, 10.0, overlap=1.0) < 3.0
+    assert beside_s(10.0, 1.0, overlap=1.0) > 10.0, "what it hides is less than what it slows"
+
+
+def test_replicas_next_to_each_other_share_more_cards() -> None:
+    cluster = homogeneous({f"n{i}": 8 for i in range(4)}, "h100-sxm", 1, {})
+    cut = Layout(dp=8, pp=2, tp=2)
+    ours, others = topology(cluster), topology(cluster, dp_inside_pp=True)
+    assert (ours.dp_group(cut).per_island, others.dp_group(cut).per_island) == (2, 4)
+    assert (ours.hops_inside(cut), others.hops_inside(cut)) == ((True,), (False,))
+
+
+def test_tp_groups_stay_inside_though_cp_does_not() -> None:
+    topo = topology(homogeneous({f"n{i}": 8 for i in range(4)}, "h100-sxm", 1, {}))
+    assert topo.tp_group(Layout(dp=2, cp=2, tp=8)).inside
+    assert topo.cp_group(Layout(dp=2, cp=2, tp=8)).per_island == 1

@@ -8,9 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayplane.plan.catalog import device, homogeneous
-from rayplane.plan.compute import Microbatch, head, layer
+from rayplane.plan.compute import Microbatch, attention_s, head, layer
 from rayplane.plan.draft import timeline
+from rayplane.plan.kernels import product_s
 from rayplane.plan.network import Group, Network
+from rayplane.plan.practice import RAYPLANE, Practice
 from rayplane.plan.share import parts, share
 from rayplane.plan.train import Pricer, price
 from rayplane.spec.cluster import ClusterSpec, Link
@@ -80,17 +82,22 @@ def test_step_is_the_played_timeline() -> None:
 
 
 def test_tp_has_four_all_reduces_a_layer_two_at_the_ends_and_three_numbers_a_token_for_the_loss() -> None:
-    """The very bytes that the runtime's ledger counts; H100s have no jitter, and a microbatch of 2 comes 32 times."""
-    assert device("h100-sxm").jitter == 0.0
-    tokens = 2 * WORK.seq_len
-    reduce_s = partial(Network(H100S.links, device("h100-sxm")).all_reduce_s, Group(2, 2))
+    """The very bytes that the runtime's ledger counts, and the wait for the slower rank; a microbatch of 2 comes 32 times."""
+    gpu, tokens = device("h100-sxm"), 2 * WORK.seq_len
+    reduce_s = partial(Network(H100S.links, gpu).all_reduce_s, Group(2, 2))
     whole_s, numbers_s = reduce_s(tokens * MODEL.hidden * 2), reduce_s(tokens * 4)
-    expected_s = 32 * ((4 * MODEL.layers + 2) * whole_s + 3 * numbers_s)
-    assert price(MODEL, WORK, H100S, cut((1, 1, 2, ("1f1b", 1)))).time_s["tp"] == pytest.approx(expected_s)
+    plain = Practice(overlap_tp=False)
+    work = Microbatch(MODEL, share(parts(MODEL), 2), gpu, "bf16", WORK.seq_len, 2, practice=plain)
+    waits_s = gpu.jitter * (MODEL.layers * layer(work).total + head(work).total)
+    layout = cut((1, 1, 2, ("1f1b", 1)))
+    alone, beside = (Pricer(MODEL, WORK, H100S, p) for p in (plain, RAYPLANE))
+    plain_s, beside_s = (p.price(p.draft(p.outline(layout))).time_s["tp"] for p in (alone, beside))
+    assert plain_s == pytest.approx(32 * ((4 * MODEL.layers + 2) * whole_s + 3 * numbers_s + waits_s))
+    assert 0.5 * plain_s < beside_s < 0.9 * plain_s, "the backward's sums run beside weight gradients"
 
 
 def test_gemm_flops_of_all_layers_and_head_are_those_of_the_model() -> None:
-    fast = replace(device("a100-80gb"), gemm_t0_us=0.0, launch_us=0.0, hbm_gbytes_s=1e15, attention=((1, 1e15),))
+    fast = replace(device("a100-80gb"), gemm_t0_us=0.0, cores=0, launch_us=0.0, hbm_gbytes_s=1e15, attention={"flash": ((1, 1e15),)})
     work = Microbatch(MODEL, share(parts(MODEL), 1), fast, "bf16", 2048, 1)
     flops = layer(work).total * fast.gemm_efficiency * fast.peak_flops["bf16"]
     attention = 6.0 * MODEL.layers * MODEL.heads * MODEL.head_dim * 2048
@@ -179,3 +186,41 @@ def test_a_model_without_a_gate_keeps_less() -> None:
 def test_a_window_makes_attention_cheaper() -> None:
     near, far = (price(replace(MODEL, window=w), WORK, H100S, Layout()) for w in (256, 0))
     assert near.time_s["compute"] < far.time_s["compute"]
+
+
+def test_a_product_is_computed_in_waves_of_tiles() -> None:
+    gpu = replace(device("a100-80gb"), gemm_t0_us=0.0)
+    whole = product_s(gpu, "bf16", (108 * 128, 256, 4096))
+    assert 2.0 * 108 * 128 * 256 * 4096 / (gpu.gemm_efficiency * gpu.peak_flops["bf16"]) == pytest.approx(whole)
+    assert product_s(gpu, "bf16", (109 * 128, 256, 4096)) > 1.2 * whole, "one tile more begins another wave"
+    assert product_s(gpu, "bf16", (16, 256, 4096)) < whole
+
+
+def test_attention_through_memory_takes_longer_the_more_keys_there_are() -> None:
+    def of(practice: Practice, seq_len: int) -> float:
+        work = Microbatch(MODEL, share(parts(MODEL), 1), device("a100-80gb"), "bf16", seq_len, 1, practice=practice)
+        return sum(attention_s(work)) / seq_len**2
+
+    flash, unfused, eager = (Practice(attention=kernel) for kernel in ("flash", "unfused", "eager"))
+    assert of(flash, 2048) < of(unfused, 2048) < of(eager, 2048)
+    assert of(unfused, 8192) == pytest.approx(of(unfused, 2048))
+    assert of(replace(unfused, dropout=True), 2048) > of(unfused, 2048)
+
+
+def test_what_a_practice_says_shows() -> None:
+    def step_s(practice: Practice, layout: Layout) -> float:
+        pricer = Pricer(MODEL, WORK, H100S, practice)
+        return pricer.price(pricer.draft(pricer.outline(layout))).step_s
+
+    split, sharded = Layout(tp=4, dp=4, micro_batch=2), Layout(dp=16, zero=3, micro_batch=2)
+    for slower in (Practice(fused=False), Practice(fused_norms=False), Practice(overlap_tp=False), Practice(gathered_logits=True)):
+        assert step_s(slower, split) > step_s(RAYPLANE, split), slower
+    for slower in (Practice(overlap_dp=False), Practice(gathered_copies=18), Practice(calls_per_layer=12)):
+        assert step_s(slower, sharded) > step_s(RAYPLANE, sharded), slower
+    assert step_s(Practice(fused_accumulation=True), split) < step_s(RAYPLANE, split)
+
+
+def test_products_in_fp8_are_faster_and_their_casts_are_paid() -> None:
+    wide, narrow = (price(MODEL, replace(WORK, precision=p), H100S, Layout(micro_batch=4)) for p in ("bf16", "fp8"))
+    assert 0.5 * wide.step_s < narrow.step_s < wide.step_s
+    assert narrow.memory["optimizer"] == wide.memory["optimizer"]

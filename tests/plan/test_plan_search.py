@@ -56,9 +56,9 @@ def test_the_reference_model_is_cut_5_and_3(reference: ModelSpec, reference_work
 def test_64_h100s_train_llama3_8b(llama3_8b: ModelSpec, llama_work: Workload, h100s_64: ClusterSpec) -> None:
     found = plan(llama3_8b, llama_work, h100s_64, None)
     print(found.layout, found.estimate)
-    assert str(found.layout) == "dp32 tp2 sp zero1 mb1"
-    assert found.estimate.step_s == pytest.approx(6.75, rel=0.02)
-    assert 0.45 < found.estimate.mfu < 0.52
+    assert str(found.layout) == "dp64 zero2 mb1"
+    assert found.estimate.step_s == pytest.approx(6.51, rel=0.02)
+    assert 0.45 < found.estimate.mfu < 0.55
     assert found.estimate.verdict == "fits"
     assert len({s.node for s in found.placement.slots}) == 8
     assert all(s.part == 0 for s in found.placement.slots)
@@ -70,10 +70,11 @@ def test_refused_layouts_keep_their_reason(llama3_8b: ModelSpec, llama_work: Wor
     assert reasons["pp64 1f1b mb1"] == "pp 64 has more stages than the model has layers (32)"
     assert reasons["tp64 mb1"] == "tp 64 leaves ranks without a head; the model has 32 heads"
     assert reasons["dp64 mb1"].startswith("does not fit: ")
-    assert reasons["dp64 mb1"].endswith(" of 80.0 GB per device; zero 1, recompute full would fit")
-    assert reasons["dp64 zero1 mb1"].endswith(" of 80.0 GB per device; recompute full would fit")
+    assert reasons["dp64 mb1"].endswith(" of 80.0 GB per device; zero 2 would fit")
+    assert reasons["dp64 zero1 mb1"].endswith(" of 80.0 GB per device; zero 2 would fit")
     assert "dp64 zero1 mb2" not in reasons, "a larger micro_batch needs no less"
-    assert reasons["dp16 pp4 gpipe zero1 mb1 8+9+9+6"].endswith("; schedule 1f1b would fit")
+    (gpipe,) = [reason for name, reason in reasons.items() if name.startswith("dp16 pp4 gpipe zero1 mb1 ")]
+    assert gpipe.endswith("; schedule 1f1b would fit")
     small = refusals(plan(llama3_8b, replace(llama_work, global_batch=16), h100s_64, None))
     assert small["dp32 pp2 1f1b mb1"] == "dp 32 needs 32 samples per step; global_batch is 16"
 
@@ -106,9 +107,8 @@ def test_recomputation_is_tried_only_where_a_layout_does_not_fit_without(
     more = {"selective": "none", "full": "selective"}
     without = {replace(x, boundaries=()): reason for x, reason in reasons.items()}
     for layout in leaner:
-        smaller = (
-            replace(layout, boundaries=(), recompute=more[layout.recompute], micro_batch=n) for n in range(1, layout.micro_batch + 1)
-        )
+        before = replace(layout, boundaries=(), recompute=more[layout.recompute], recompute_layers=0)
+        smaller = (replace(before, micro_batch=n, zero=z) for n in range(1, layout.micro_batch + 1) for z in range(layout.zero + 1))
         assert any(without.get(x, "").startswith("does not fit") for x in smaller)
 
 
@@ -174,7 +174,7 @@ def test_a_model_that_fits_nowhere_is_told_what_is_missing(llama3_8b: ModelSpec,
 def test_a_given_layout_that_does_not_fit_names_the_nearest_that_does(
     llama3_8b: ModelSpec, llama_work: Workload, h100s_64: ClusterSpec
 ) -> None:
-    with pytest.raises(PlacementError, match=r"dp64 mb1 needs .* GB missing.*Nearest that fits: dp64 zero1 recompute full"):
+    with pytest.raises(PlacementError, match=r"dp64 mb1 needs .* GB missing.*Nearest that fits: dp64 zero2 mb1"):
         plan(llama3_8b, llama_work, h100s_64, LayoutSection(dp=64))
 
 

@@ -16,6 +16,7 @@ from rayplane.errors import PlacementError
 from rayplane.runtime.group import Launch
 from rayplane.runtime.patience import GaveUp
 from rayplane.runtime.ray import Exporters, RayGroup, discover
+from rayplane.runtime.ray.cluster import TELL_AFTER_S
 from rayplane.spec.layout import Layout
 from rayplane.spec.plan import Placement, Slot
 
@@ -46,7 +47,8 @@ if [s.site.node_id for s in group._stages] == [n.node_id for n in nodes]:
 cluster.remove_node(nodes[1], allow_graceful=False)
 came = collect(group, lambda seen: len(ranks_of(seen, "lost")) == 2, 30)
 print("lost node ends ranks", sorted(ranks_of(came, "lost")))
-print(next(m.message["reason"] for m in came if m.message["type"] == "lost"))
+[reason] = {m.message["reason"] for m in came if m.message["type"] == "lost"}
+print("and is named:", reason.startswith(f"its node {slots[1].node} ("), reason)
 group.close()
 ray.shutdown()
 cluster.shutdown()
@@ -127,7 +129,7 @@ def test_busy_cluster_is_waited_for(group: RayGroup, caplog: pytest.LogCaptureFi
     assert other.wait(10)
     with pytest.raises(PlacementError, match=r"needs 4 CPU, 1 of 4 are free \(held by other: 3\); gave up after 0.2 s"):
         RayGroup(wait_s=0.2).start(two_stages())
-    free = threading.Timer(3.0, remove_placement_group, (other,))
+    free = threading.Timer(TELL_AFTER_S + 0.3, remove_placement_group, (other,))
     free.start()
     group.start(two_stages())
     free.join()
@@ -183,3 +185,4 @@ def test_stages_are_pinned_to_nodes_ranks_to_gpus_and_a_lost_node_ends_its_ranks
         "lost node ends ranks [2, 3]",
     ]
     assert [line for line in result.stdout.splitlines() if line in said] == said, result.stdout + result.stderr
+    assert "\nand is named: True its node " in result.stdout, result.stdout

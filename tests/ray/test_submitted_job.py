@@ -9,15 +9,16 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
-from dummies import eventually, runs
+from dummies import descendants, eventually, runs
 from training_job import Folder
 
-from rayplane.runtime.guardian import descendants, end
+from rayplane.runtime.guardian import MARK, end, guarded
 
 BIN = Path(sys.executable).parent
 HEAD_TIMEOUT_S = 60.0
@@ -45,14 +46,15 @@ def head() -> Iterator[dict[str, str]]:
     ports = dict(zip(names, free_ports(len(names)), strict=True))
     options = [f"--{name}={value}" for name, value in {**ports, "num-cpus": 2, "temp-dir": folder}.items()]
     command = [BIN / "ray", "start", "--head", "--block", "--disable-usage-stats", *options]
-    with (folder / "out").open("w") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=environment, start_new_session=True)
+    with guarded() as mark, (folder / "out").open("w") as out:
+        marked = {**environment, MARK: mark}
+        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=marked, start_new_session=True)
     try:
         assert eventually(lambda: "Ray runtime started" in (folder / "out").read_text(), HEAD_TIMEOUT_S), (folder / "out").read_text()
         yield {**environment, "RAY_API_SERVER_ADDRESS": f"http://127.0.0.1:{ports['dashboard-port']}"}
     finally:
         family = [*descendants(process.pid), process.pid]
-        end(family)
+        end(mark)
         process.wait(30)
         assert eventually(lambda: not any(map(runs, family)), 10.0)
         shutil.rmtree(folder)
@@ -75,22 +77,23 @@ SUBMIT = ("submit", "--working-dir", ".")
 RUN = ("--", "rayplane", "run", "job.yaml")
 
 
-def test_submitted_job_trains_and_ends_with_its_result(head: dict[str, str], job: Folder) -> None:
+def test_submitted_job_trains_and_ends_with_its_result_while_a_wrong_one_fails(
+    head: dict[str, str], job: Folder, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    wrong = Folder(tmp_path_factory.mktemp("wrong"))
+    wrong.write(lr="fast")
     job.write()
-    answer = ray_job(head, *SUBMIT, *RUN, "--json", directory=job.path)
+    with ThreadPoolExecutor() as at_once:
+        refused = at_once.submit(ray_job, head, *SUBMIT, *RUN, directory=wrong.path)
+        answer = ray_job(head, *SUBMIT, *RUN, "--json", directory=job.path)
+    assert refused.result().returncode == 1
+    assert "job.yaml:7: train.optimizer.lr" in refused.result().stdout
     assert answer.returncode == 0, answer.stdout + answer.stderr
     assert "succeeded" in answer.stdout
     (line,) = [line for line in answer.stdout.splitlines() if line.startswith("{")]
     final = json.loads(line)
     assert (final["state"], final["steps"]) == ("finished", 40)
     assert Path(final["checkpoint"], "manifest.json").is_file()
-
-
-def test_failed_job_fails_its_submission(head: dict[str, str], job: Folder) -> None:
-    job.write(lr="fast")
-    answer = ray_job(head, *SUBMIT, *RUN, directory=job.path)
-    assert answer.returncode == 1
-    assert "job.yaml:7: train.optimizer.lr" in answer.stdout
 
 
 def test_stopped_job_saves_and_leaves_nothing(head: dict[str, str], job: Folder) -> None:

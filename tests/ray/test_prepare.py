@@ -8,21 +8,13 @@ from pathlib import Path
 import pytest
 import ray
 
-from rayplane.runtime.ray import connect
 from rayplane.spec.load import load_job
 from rayplane.train.data import open_dataset
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    """A Ray that the command finds and leaves alone."""
-    with connect("local", num_cpus=2):
-        yield
-
-
 @pytest.fixture
 def prepare(cluster, cli, job, tmp_path, monkeypatch):
-    """Runs the command; returns its object. The text makes six shards."""
+    """Runs the command, which leaves the tests' Ray alone; returns its object. The text makes six shards."""
     monkeypatch.setattr("rayplane.cli.prepare.ray.shutdown", lambda: None)
     folder = tmp_path / "texts"
     folder.mkdir()
