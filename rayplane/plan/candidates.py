@@ -1,6 +1,7 @@
 """Which layouts there are to price, and why others are not among them.
 
-    degrees     dp x pp x tp = devices          each checked against batch, layers, heads and islands
+    degrees     dp x pp x cp x tp = devices     each checked against batch, layers, heads and islands; cp, by ring, for long
+                                                sequences only
     variants    x micro_batch                   divisors of a replica's samples and powers of two, up to 64
                 x schedule and vpp              where pp > 1, up to 4 chunks a stage
                 x sp where tp > 1
@@ -32,6 +33,8 @@ Ladder = list[Layout]
 RECOMPUTE = ("none", "selective", "full")
 """Recomputation, by falling memory and rising time."""
 MAX_ZERO = 3
+LEAST_CP_TOKENS = 8192
+"""Of a shorter part attention is too little to hide a hop behind, and dp, which cuts as well, sends less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +51,17 @@ class Space:
         """The smallest thing that tp cuts."""
         return min(self.model.heads, self.model.mlp, self.model.vocab)
 
+    @property
+    def max_cp(self) -> int:
+        """Parts of a sequence that are still long enough to be worth it."""
+        return max(1, self.workload.seq_len // LEAST_CP_TOKENS)
+
 
 def using_all(space: Space) -> tuple[list[Layout], list[Rejected]]:
     """Degrees that use every device: those possible, and those refused."""
     possible, refused = [], []
-    for pp, tp in _factors(space.num_devices):
-        layout = Layout(dp=space.num_devices // (pp * tp), pp=pp, tp=tp)
+    for pp, cp, tp in _factors(space.num_devices, space.max_cp):
+        layout = Layout(dp=space.num_devices // (pp * cp * tp), pp=pp, cp=cp, tp=tp)
         reason = impossible(space, layout) or outside(space, layout)
         if reason:
             refused.append(Rejected(layout, reason))
@@ -66,10 +74,10 @@ def using_fewer(space: Space) -> list[Layout]:
     """Degrees that leave devices idle, with as many replicas as each pp and tp allow."""
     out = []
     for pp in range(1, min(space.model.layers, space.num_devices) + 1):
-        for tp in range(1, min(space.max_tp, space.topology.largest) + 1):
-            dp = min(space.topology.groups(tp) // pp, space.workload.global_batch)
-            if dp and dp * pp * tp < space.num_devices:
-                out.append(Layout(dp=dp, pp=pp, tp=tp))
+        for cp, tp in product(_powers(space.max_cp), range(1, min(space.max_tp, space.topology.largest) + 1)):
+            dp = min(space.topology.groups(tp) // (pp * cp), space.workload.global_batch)
+            if dp and dp * pp * cp * tp < space.num_devices:
+                out.append(Layout(dp=dp, pp=pp, cp=cp, tp=tp))
     return out
 
 
@@ -87,12 +95,12 @@ def impossible(space: Space, layout: Layout) -> str | None:
 
 def outside(space: Space, layout: Layout) -> str | None:
     """Why the tp groups cannot all lie inside islands."""
-    size, cells = layout.cp * layout.tp, layout.dp * layout.pp
-    if size > space.topology.largest:
-        return f"tp {layout.tp} needs {size} devices in one island; the largest has {space.topology.largest}"
-    if (room := space.topology.groups(size)) < cells:
-        return f"{cells} groups of tp {layout.tp} need an island's links each; the islands have room for {room}"
-    return None
+    if layout.tp > space.topology.largest:
+        return f"tp {layout.tp} needs {layout.tp} devices in one island; the largest has {space.topology.largest}"
+    groups = layout.dp * layout.pp * layout.cp
+    if (room := space.topology.groups(layout.tp)) < groups:
+        return f"{groups} groups of tp {layout.tp} need an island's links each; the islands have room for {room}"
+    return None if space.topology.tp_group(layout).inside else f"tp {layout.tp} would leave its island where cp {layout.cp} spans two"
 
 
 def unequal(layout: Layout, global_batch: int) -> str | None:
@@ -148,10 +156,14 @@ def micro_batches(samples: int) -> list[int]:
     return [n for n in range(1, limit + 1) if samples % n == 0 or n & (n - 1) == 0]
 
 
-def _factors(num_devices: int) -> Iterator[tuple[int, int]]:
-    """(pp, tp) whose product divides the number of devices."""
+def _powers(limit: int) -> list[int]:
+    """Powers of two up to a limit."""
+    return [1 << i for i in range(limit.bit_length())]
+
+
+def _factors(num_devices: int, max_cp: int) -> Iterator[tuple[int, int, int]]:
+    """(pp, cp, tp) whose product divides the number of devices; cp is a power of two."""
     divisors = [d for d in range(1, num_devices + 1) if num_devices % d == 0]
-    for pp in divisors:
-        for tp in divisors:
-            if num_devices // pp % tp == 0:
-                yield pp, tp
+    for pp, cp, tp in product(divisors, _powers(max_cp), divisors):
+        if num_devices % (pp * cp * tp) == 0:
+            yield pp, cp, tp

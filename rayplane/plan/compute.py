@@ -3,11 +3,13 @@
                                                                            input gradient          weight gradient
 GEMM          t0 + 2 · weights · tokens / (efficiency · peak)              once more               once more
 attention     4 · keys · width · tokens / (share of peak at S · peak)      2.5 FLOPs at 0.85 rate  -        keys: S/2, less in a window
-element-wise  bytes / (0.78 · memory bandwidth)                             twice the bytes         -
+element-wise  bytes / (0.78 · memory bandwidth)                            twice the bytes         gradients added up
 launch        a floor under each layer where host and device work side by side, added where one core does both
 
-The head's gradients are taken in the forward, while the logits are there. Recomputation adds the attention's forward (selective), or
-the layer's (full), to the input gradient. With sp, norms and residual sums run on 1 / tp of the tokens.
+A product's FLOPs are those of whole waves of tiles; under bf16 its weight's gradient is then added to the one in fp32. The head's
+gradients are taken in the forward, while the logits are there. Recomputation adds the attention's forward (selective), or the layer's
+(full), to the input gradient. With sp, norms and residual sums run on 1 / tp of the tokens. Document masks do not lower the price:
+attention counts as over whole sequences.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The competition among the layouts of one dp x pp x tp, most promising first.
+"""The competition among the layouts of one dp x pp x cp x tp, most promising first.
 
     climb   micro_batch 1, 2, 4, …      of each as little recomputation and zero as fits: beside one that fits nothing leaner is tried
     best    the first layout that is played, and still ahead of every bound

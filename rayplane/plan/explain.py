@@ -118,8 +118,9 @@ def _first(causes: list[str]) -> str:
 
 
 def _crosses(layout: Layout, plan: Plan) -> bool:
-    """Whether a tp group has slots in two islands."""
-    islands: dict[tuple[int, int], set[str]] = {}
+    """Whether a tp group, of consecutive ranks, has members in two islands."""
+    islands: dict[int, set[str]] = {}
     for slot in plan.placement.slots:
-        islands.setdefault((slot.replica, slot.stage), set()).add(slot.island)
-    return layout.tp > 1 and any(len(names) > 1 for names in islands.values())
+        for rank in slot.ranks:
+            islands.setdefault(rank // layout.tp, set()).add(slot.island)
+    return any(len(names) > 1 for names in islands.values())

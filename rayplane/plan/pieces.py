@@ -8,8 +8,9 @@ head        3 numbers per token           1 sum; under sp half of it in the forw
 attention   cp-1 hops of keys, values     the same, and cp hops of their gradients, in fp32, that nothing hides
             or their all-gather           the same, and a reduce-scatter of their gradients
 
-A sum of an activation over tp is an all-reduce; under sp a reduce-scatter and an all-gather, each on its own side of the norms.
-A hop of the ring hides behind the attention of the block before, as far as the device can do both.
+A sum of an activation over tp is an all-reduce; under sp a reduce-scatter and an all-gather, each on its own side of the norms. The
+backward's sums, and its all-gathers of the input, run beside products, unless weight gradients are put off (zb). A hop of the ring
+hides behind the attention of the block before. All that as far as the device can do both.
 """
 
 from __future__ import annotations

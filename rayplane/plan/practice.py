@@ -18,6 +18,7 @@ class Practice:
     fused: bool = True
     """Whether a rotation and a gated activation are one kernel each."""
     fused_norms: bool = True
+    """The same of norms."""
     keeps_projected: bool = True
     """Whether q and k stay for backward as they were before their rotation, beside what attention gets."""
     dropout: bool = False

@@ -20,24 +20,24 @@ Options = tuple[str | int | bool, ...]
 
 @dataclass(frozen=True, slots=True)
 class Fitting:
-    """The layouts that fit: by (dp, pp, tp) and options, their micro_batches."""
+    """The layouts that fit: by (dp, pp, cp, tp) and options, their micro_batches."""
 
-    by_degrees: dict[tuple[int, int, int], dict[Options, list[int]]]
+    by_degrees: dict[tuple[int, int, int, int], dict[Options, list[int]]]
 
     @classmethod
     def of(cls, layouts: Iterable[Layout]) -> Fitting:
         """Index some layouts."""
-        by_degrees: dict[tuple[int, int, int], dict[Options, list[int]]] = {}
+        by_degrees: dict[tuple[int, int, int, int], dict[Options, list[int]]] = {}
         for layout in layouts:
-            own = by_degrees.setdefault((layout.dp, layout.pp, layout.tp), {})
+            own = by_degrees.setdefault(_degrees(layout), {})
             own.setdefault(_options(layout), []).append(layout.micro_batch)
         return cls(by_degrees)
 
     def remedy(self, layout: Layout) -> str | None:
         """The smallest change; None when nothing fits."""
-        if own := self.by_degrees.get((layout.dp, layout.pp, layout.tp)):
+        if own := self.by_degrees.get(_degrees(layout)):
             return _change(layout, own)
-        degrees = {(pp, tp) for _, pp, tp in self.by_degrees}
+        degrees = {(pp, tp) for _, pp, cp, tp in self.by_degrees if cp == layout.cp}
         deeper = [pp for pp, tp in degrees if tp == layout.tp and pp > layout.pp]
         wider = [tp for pp, tp in degrees if pp == layout.pp and tp > layout.tp]
         if deeper or wider:
@@ -46,6 +46,10 @@ class Fitting:
             return None
         pp, tp = min(degrees, key=lambda d: (d[0] * d[1], d))
         return f"pp {pp} with tp {tp}"
+
+
+def _degrees(layout: Layout) -> tuple[int, int, int, int]:
+    return layout.dp, layout.pp, layout.cp, layout.tp
 
 
 def _options(layout: Layout) -> Options:

@@ -2,9 +2,9 @@
 
     candidates ──▶ drafts with lower bounds of step and memory ──too large──▶ Rejected, and the same with less memory
                      │
-                     ▼ of each dp x pp x tp the most promising first: its memory is counted and its timeline played; the first
+                     ▼ of each dp x pp x cp x tp the most promising first: its memory is counted and its timeline played; the first
                        played one that comes up again, ahead of every bound, is the best
-                   the best of each dp x pp x tp ──▶ winner, runners-up
+                   the best of each dp x pp x cp x tp ──▶ winner, runners-up
 
 A layout that fits goes before a tight one, then the faster goes first. The same input gives the same plan.
 """
@@ -31,12 +31,12 @@ from rayplane.spec.model import ModelSpec
 from rayplane.spec.plan import Candidate, Plan, Rejected, Workload
 
 SHOWN = 12
-"""So many dp x pp x tp are priced to the end."""
+"""So many dp x pp x cp x tp are priced to the end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of some layouts: the best of each dp x pp x tp in order of preference, the others with their reasons."""
+    """What became of some layouts: the best of each dp x pp x cp x tp in order of preference, the others with their reasons."""
 
     ranked: tuple[Candidate, ...]
     rejected: tuple[Rejected, ...]
@@ -83,9 +83,9 @@ def _automatic(pricer: Pricer, space: Space) -> Outcome:
 
 def _evaluate(pricer: Pricer, ladders: Iterable[Ladder], less: Less) -> Outcome:
     """Let layouts compete; `less` names what to try where one is too large."""
-    groups: dict[tuple[int, int, int], Contest] = {}
+    groups: dict[tuple[int, int, int, int], Contest] = {}
     for ladder in ladders:
-        groups.setdefault((ladder[0].dp, ladder[0].pp, ladder[0].tp), Contest(pricer, less)).climb(ladder)
+        groups.setdefault((ladder[0].dp, ladder[0].pp, ladder[0].cp, ladder[0].tp), Contest(pricer, less)).climb(ladder)
     ranked: list[Entry] = []
     lost: list[Rejected] = []
     for group in sorted((g for g in groups.values() if g.queue), key=lambda g: g.queue[0].key):

@@ -18,7 +18,7 @@ from itertools import pairwise
 from rayplane.plan import compute, memory
 from rayplane.plan.activations import Kept, kept
 from rayplane.plan.compute import Microbatch
-from rayplane.plan.draft import Draft, Outline, Stages, ends
+from rayplane.plan.draft import SPLIT, Draft, Outline, Stages, ends
 from rayplane.plan.network import Group, Network
 from rayplane.plan.order import Orders
 from rayplane.plan.partition import cut
@@ -52,7 +52,7 @@ class Pricer:
 
     def __init__(self, model: ModelSpec, workload: Workload, cluster: ClusterSpec, practice: Practice = RAYPLANE):
         self.model, self.workload, self.cluster = model, workload, cluster
-        self.practice = practice
+        self.practice, self._split = practice, replace(practice, overlap_tp=False)
         self.device = device_of(cluster, workload.precision)
         self._terms = terms_of(cluster.profile)
         self.device_bytes = cluster.memory_bytes
@@ -64,7 +64,7 @@ class Pricer:
         self._tensors = parts(model)
         self._shares: dict[int, Share] = {}
         self._groups: dict[tuple[int, int, int, int, str], tuple[Group, Ring]] = {}
-        self._known: dict[tuple[int, int, bool, str, Group, Ring], _Parts] = {}
+        self._known: dict[tuple[int, int, bool, str, Group, Ring, bool], _Parts] = {}
         self._cuts: dict[tuple[float, float, float, tuple[int, ...]], tuple[int, ...]] = {}
 
     def outline(self, layout: Layout) -> Outline:
@@ -163,7 +163,9 @@ class Pricer:
         if degrees not in self._groups:
             self._groups[degrees] = self.topology.tp_group(layout), Ring(self.topology.cp_group(layout), layout.cp_method)
         group, ring = self._groups[degrees]
-        key = (layout.tp, layout.micro_batch, layout.sp, layout.recompute, group, ring)
+        # What weight gradients hide of tp shows at once where they are put off.
+        practice = self._split if layout.tp > 1 and layout.schedule in SPLIT else self.practice
+        key = (layout.tp, layout.micro_batch, layout.sp, layout.recompute, group, ring, practice is self._split)
         if key not in self._known:
             if layout.tp not in self._shares:
                 self._shares[layout.tp] = share(self._tensors, layout.tp)
@@ -178,7 +180,7 @@ class Pricer:
                 recompute=layout.recompute,
                 cp=layout.cp,
                 offload=self.workload.offload,
-                practice=self.practice,
+                practice=practice,
             )
             of = in_chunks(pieces(work, self.network, group, ring), self._terms)
             self._known[key] = _Parts(work, of, kept(work))

@@ -56,6 +56,11 @@ def test_tp_over_the_fabric_is_said(reference: ModelSpec, reference_work: Worklo
     )
 
 
+def test_cp_over_the_fabric_is_no_tp_over_the_fabric(reference: ModelSpec, reference_work: Workload) -> None:
+    islands = homogeneous({"a": 2, "b": 2}, "cpu", 4 * 10**9, {})
+    assert report(plan(reference, reference_work, islands, LayoutSection(cp=2, tp=2))).notes == ()
+
+
 def test_json_holds_what_programs_read(reference: ModelSpec, reference_work: Workload, two_cpus: ClusterSpec) -> None:
     found = plan(reference, reference_work, two_cpus, None)
     data = json.loads(json.dumps(as_json(found)))

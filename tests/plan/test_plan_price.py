@@ -224,3 +224,8 @@ def test_products_in_fp8_are_faster_and_their_casts_are_paid() -> None:
     wide, narrow = (price(MODEL, replace(WORK, precision=p), H100S, Layout(micro_batch=4)) for p in ("bf16", "fp8"))
     assert 0.5 * wide.step_s < narrow.step_s < wide.step_s
     assert narrow.memory["optimizer"] == wide.memory["optimizer"]
+
+
+def test_weight_gradients_that_are_put_off_hide_no_sum_over_tp() -> None:
+    at_once, later = (price(MODEL, WORK, H100S, cut((1, 4, 2, (name, 1)))).time_s["tp"] for name in ("1f1b", "zb-h1"))
+    assert at_once < later

@@ -225,3 +225,16 @@ def test_tp_across_nodes_is_refused_by_itself_but_may_be_asked_for(reference: Mo
     assert refusals(plan(reference, reference_work, apart, None))["tp2 mb1"] == "tp 2 needs 2 devices in one island; the largest has 1"
     asked = plan(reference, reference_work, apart, LayoutSection(tp=2))
     assert [(s.part, s.node) for s in asked.placement.slots] == [(0, "a"), (1, "b")]
+
+
+def test_long_sequences_are_cut_over_cp_and_short_ones_are_not(
+    llama3_8b: ModelSpec, llama_work: Workload, h100s_64: ClusterSpec
+) -> None:
+    def layouts(found: Plan) -> list[Layout]:
+        return [found.layout, *(c.layout for c in found.runners_up), *(r.layout for r in found.rejected)]
+
+    long = plan(llama3_8b, replace(llama_work, seq_len=131072, global_batch=32), h100s_64, None)
+    assert long.layout.cp > 1
+    assert long.estimate.time_s["cp"] > 0
+    assert {x.cp for x in layouts(long)} == {1, 2, 4, 8, 16}
+    assert {x.cp for x in layouts(plan(llama3_8b, llama_work, h100s_64, None))} == {1}
