@@ -198,7 +198,8 @@ class NcclTransport:
 
     def close(self) -> None:
         """Abort: peers that wait for this rank fail instead of hanging."""
-        self._group.abort()
+        if self._group is not None:
+            self._group.abort()
         self._group = None
 
 

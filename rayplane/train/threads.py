@@ -23,23 +23,31 @@ TIMEOUT_S = 30.0
 def run_ranks(layout: Layout, body: Callable[[Mesh], T], device: str = "cpu") -> list[T]:
     """Run `body` on every rank of a layout; returns the results in rank order, or raises the first failure.
 
-    A rank that fails leaves its groups, which frees the others. On "cuda" rank i has GPU i.
+    A rank that fails leaves its groups, which frees the others; one that is done stays until all are, for what it sent last may not
+    have been read yet. On "cuda" rank i has GPU i.
     """
     torch.set_num_threads(1)
     store = dist.HashStore()
+    meshes: list[Mesh] = []
 
     def rank(index: int) -> T:
         place = torch.device(device, index) if device == "cuda" else torch.device(device)
         if place.type == "cuda":
             torch.cuda.set_device(place)
         mesh = connect(layout, index, store, place, TIMEOUT_S, clock_for(place))
+        meshes.append(mesh)
         try:
             return body(mesh)
-        finally:
+        except BaseException:
             mesh.close()
+            raise
 
     with ThreadPoolExecutor(layout.size, thread_name_prefix="rank") as threads:
         futures = [threads.submit(rank, i) for i in range(layout.size)]
-        for future in as_completed(futures):
-            future.result()
-        return [f.result() for f in futures]
+        try:
+            for future in as_completed(futures):
+                future.result()
+            return [f.result() for f in futures]
+        finally:
+            for mesh in meshes:
+                mesh.close()
