@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,8 @@ SUFFIXES = frozenset({".npy", ".bin", ".idx"})
 """Files that hold tokens already; of an indexed pair, the .idx (indexed.py)."""
 SCAN_TOKENS = 1 << 22
 """Tokens checked at a time."""
+_PARSER = Lock()
+"""numpy reads a header with Python's own parser, which CPython 3.11 cannot do in two threads at once (cpython#106905)."""
 
 
 def open_array(path: Path, dtype: str) -> Tokens:
@@ -41,7 +44,8 @@ def open_flat(path: Path, dtype: np.dtype[Any]) -> Tokens:
 
 
 def _open_npy(path: Path) -> Tokens:
-    array: Tokens = np.load(path, mmap_mode="r", allow_pickle=False)
+    with _PARSER:
+        array: Tokens = np.load(path, mmap_mode="r", allow_pickle=False)
     if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype.kind not in "iu":
         form = f"{array.dtype}{list(array.shape)}" if isinstance(array, np.ndarray) else type(array).__name__
         raise DataError(f"{path}: holds {form}, not a one-dimensional array of integers; flatten it and store token ids")

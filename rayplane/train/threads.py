@@ -6,7 +6,7 @@ For checks and tests of small models; real jobs give each rank its own process.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import TypeVar
 
 import torch
@@ -29,6 +29,7 @@ def run_ranks(layout: Layout, body: Callable[[Mesh], T], device: str = "cpu") ->
     torch.set_num_threads(1)
     store = dist.HashStore()
     meshes: list[Mesh] = []
+    failures: list[BaseException] = []
 
     def rank(index: int) -> T:
         place = torch.device(device, index) if device == "cuda" else torch.device(device)
@@ -38,14 +39,18 @@ def run_ranks(layout: Layout, body: Callable[[Mesh], T], device: str = "cpu") ->
         meshes.append(mesh)
         try:
             return body(mesh)
-        except BaseException:
+        except BaseException as error:
+            failures.append(error)  # The first in time: the others' follow from their peer's leaving.
             mesh.close()
             raise
 
     with ThreadPoolExecutor(layout.size, thread_name_prefix="rank") as threads:
         futures = [threads.submit(rank, i) for i in range(layout.size)]
         try:
-            for future in as_completed(futures):
+            done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+            if failures:
+                raise failures[0]
+            for future in done:
                 future.result()
             return [f.result() for f in futures]
         finally:
