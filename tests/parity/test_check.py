@@ -10,6 +10,7 @@ from rayplane.cli.app import app
 from rayplane.model import transformer
 from rayplane.spec.layout import Layout
 from rayplane.spec.model import ModelSpec
+from rayplane.train import check as check_module
 from rayplane.train.check import compare, shrunk_layout, shrunk_model
 from rayplane.train.gradients import Gradients
 
@@ -33,6 +34,15 @@ def test_layouts_are_equal(layout, document_mask):
     assert result.parts == []
     assert set(result.gradients) == {t.name for t in result.model.tensors()}
     assert result.layout.size <= 16
+
+
+@pytest.mark.parametrize(("global_batch", "samples"), [(64, 16), (65, 15), (16, 4), (15, 3)])
+def test_a_batch_that_does_not_divide_stays_one_that_does_not(global_batch, samples, monkeypatch):
+    """Over 2 replicas with microbatches of 2: the last one is smaller, on one of them."""
+    asked, job = [], check_module._job
+    monkeypatch.setattr(check_module, "_job", lambda *args: asked.append(args[1]) or job(*args))
+    assert compare(TIED, Layout(dp=4, pp=2, micro_batch=4, boundaries=(15, 15)), global_batch, document_mask=False).parts == []
+    assert asked == [samples]
 
 
 def test_a_lost_reduction_is_found_and_named(monkeypatch):

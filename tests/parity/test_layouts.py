@@ -48,6 +48,9 @@ LAYOUTS = {
     "dp2-cp2-zero3-recompute-full": Layout(dp=2, cp=2, zero=3, micro_batch=2, recompute="full"),
     "dp2-pp2-zero2-interleaved": Layout(dp=2, pp=2, vpp=2, zero=2, micro_batch=1, schedule="interleaved"),
     "dp2-pp2-zero3-1f1b": Layout(dp=2, pp=2, zero=3, micro_batch=1),
+    "dp2-two-chunks-zero3": Layout(dp=2, vpp=2, zero=3, micro_batch=2, schedule="interleaved"),
+    "pp2-zero3-alone": Layout(pp=2, zero=3, micro_batch=2),
+    "dp2-zero3-shard1": Layout(dp=2, zero=3, shard=1, micro_batch=2),
     "dp4-zero1-shard2": Layout(dp=4, zero=1, shard=2, micro_batch=1),
     "dp4-zero2-shard2": Layout(dp=4, zero=2, shard=2, micro_batch=1),
     "dp2-cp2-zero3-shard2": Layout(dp=2, cp=2, zero=3, shard=2, micro_batch=1),
@@ -122,6 +125,14 @@ def test_many_buckets_and_slices_equal_serial(layout, serial, tmp_path, monkeypa
     monkeypatch.setattr("rayplane.train.flat.BUCKET_BYTES", 6000)
     monkeypatch.setattr("rayplane.model.loss.SLICE_ELEMENTS", 305)
     assert_equal(train(MODELS["tied"], LAYOUTS[layout], section(tmp_path)), whole)
+
+
+@pytest.mark.parametrize("mlp", [9, 11])
+@pytest.mark.parametrize("zero", [0, 1, 3])
+def test_what_tp_ranks_hold_alike_stays_alike_to_the_bit(zero, mlp, tmp_path):
+    """Norms and biases: a sum over three replicas, and where AdamW's vectors end, must not depend on what a tp rank holds beside them."""
+    spec = tiny(tied=False, mlp=mlp, heads=5, kv_heads=5, norm="layernorm", o_bias=True, mlp_bias=True)
+    train(spec, Layout(dp=3, tp=2, zero=zero, micro_batch=3), section(tmp_path))
 
 
 def test_clipping_bites_in_these_runs(serial):

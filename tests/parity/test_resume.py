@@ -3,12 +3,14 @@
 import json
 import shutil
 import threading
+from pathlib import Path
 
 import pytest
 import torch
 
 from rayplane.errors import CheckpointError
 from rayplane.spec.layout import Layout
+from rayplane.train import checkpoint as checkpoint_module
 from rayplane.train.checkpoint import Store
 from rayplane.train.manifest import Manifest, complete
 from rayplane.train.threads import run_ranks
@@ -188,6 +190,26 @@ def test_training_goes_on_while_a_save_is_written(tmp_path, monkeypatch):
 
     assert run_ranks(cut(SPEC, Layout(dp=2, micro_batch=2)), body) == [(True, True)] * 2
     assert order == [".step-00000001.tmp"] * 2 + [".step-00000002.tmp"] * 2
+
+
+def test_a_checkpoint_has_its_name_once_all_of_it_is_on_disk(tmp_path, monkeypatch):
+    """Every rank's file, the manifest, the folder that lists them; and then the name itself. Else a power cut leaves a name and no data."""
+    order, fsync, rename = [], checkpoint_module._fsync, Path.rename
+
+    def synced(path):
+        assert path.is_dir() or path.stat().st_size > 0
+        fsync(path)
+        order.append(path.name)
+
+    def renamed(path, target):
+        order.append(f"{path.name} > {target.name}")
+        return rename(path, target)
+
+    monkeypatch.setattr(checkpoint_module, "_fsync", synced)
+    monkeypatch.setattr(Path, "rename", renamed)
+    run_part(Layout(dp=2, micro_batch=2), section(tmp_path), None, 1)
+    assert sorted(order[:2]) == ["rank-00000.safetensors", "rank-00001.safetensors"]
+    assert order[2:] == ["manifest.json", ".step-00000001.tmp", ".step-00000001.tmp > step-00000001", "run"]
 
 
 def test_a_manifest_that_cannot_be_written_leaves_no_folder_of_that_step(tmp_path, monkeypatch):

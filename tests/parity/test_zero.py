@@ -6,6 +6,7 @@ import pytest
 
 from rayplane.spec.layout import Layout
 from rayplane.train.flat import is_there
+from rayplane.train.gradients import UNDER_WAY
 from rayplane.train.threads import run_ranks
 
 from .training import cut, make_rank, section, tiny
@@ -50,6 +51,24 @@ def test_each_level_cuts_one_more_kind_of_state(layout, shares, tmp_path):
     for rank in kept(layout, tmp_path):
         for held, share in zip(rank, shares, strict=True):
             assert held == pytest.approx(whole / share, rel=0.005 if share == 1 else 0.15)
+
+
+@pytest.mark.parametrize("zero", [2, 3])
+def test_no_more_than_three_buckets_of_gradients_are_whole(zero, tmp_path, monkeypatch):
+    """The two that are being reduced, and the one that is being filled."""
+    monkeypatch.setattr("rayplane.train.flat.BUCKET_BYTES", 6000)
+    job = section(tmp_path)
+
+    def body(mesh):
+        rank, whole = make_rank(SPEC, job, mesh), []
+        (gradients,) = rank._gradients.values()
+        added = gradients.added
+        gradients.added = lambda weight: (added(weight), whole.append(sum(is_there(b.grads) for b in gradients.buckets)))
+        rank.step(drain=False)
+        return len(gradients.buckets), max(whole), sum(is_there(b.grads) for b in gradients.buckets)
+
+    for buckets, most, after in run_ranks(cut(SPEC, Layout(dp=2, zero=zero, micro_batch=2)), body):
+        assert (buckets > 8, most, after) == (True, UNDER_WAY + 1, 0)
 
 
 @pytest.mark.parametrize("recompute", ["none", "full"])

