@@ -5,6 +5,7 @@ gpipe         m                                                3 (p - 1)
 1f1b          p - s                                            3 (p - 1)
 interleaved   (2 (p - 1 - s) + (v - 1) r + 1) / v              3 (p - 1) / v              r: microbatches of the first round
 zb-h1         p - s whole, p with those that wait for W        p - 1
+zb-h2         2 (p - s) - 1 whole                              0 on each stage, and p - 1 where all wait for the last to end its step
 zbv           p                                                (p - 1) / 2                for m of 2 p - 1 or more
 """
 
@@ -57,19 +58,13 @@ def interleaved(num_stages: int, num_microbatches: int, vpp: int) -> Schedule:
 def zb_h1(num_stages: int, num_microbatches: int, vpp: int = 1) -> Schedule:
     """1F1B whose weight gradients are `s` microbatches late on stage s, so that they fill the drain at the memory of 1F1B's first
     stage (Qi et al., Zero Bubble, 2023, section 2.1)."""
-    ranks = []
-    for s in range(num_stages):
-        warmup, weights = min(num_stages - 1 - s, num_microbatches), 0
-        out = [Action(Op.FORWARD, s, m) for m in range(warmup)]
-        for m in range(num_microbatches):
-            if warmup + m < num_microbatches:
-                out.append(Action(Op.FORWARD, s, warmup + m))
-            out.append(Action(Op.INPUT_GRAD, s, m))
-            if m >= s or warmup + m >= num_microbatches:
-                out.append(Action(Op.WEIGHT_GRAD, s, weights))
-                weights += 1
-        ranks.append((*out, *(Action(Op.WEIGHT_GRAD, s, m) for m in range(weights, num_microbatches))))
-    return Schedule("zb-h1", num_microbatches, num_stages, tuple(ranks))
+    return _weights_late("zb-h1", num_stages, num_microbatches, 1)
+
+
+def zb_h2(num_stages: int, num_microbatches: int, vpp: int = 1) -> Schedule:
+    """Twice the forwards before the first backward, and twice as late weight gradients: no stage is idle between its first and its
+    last Action (Qi et al., Zero Bubble, 2023, section 2.2). A step that ends with a norm over all stages is no shorter."""
+    return _weights_late("zb-h2", num_stages, num_microbatches, 2)
 
 
 def zbv(num_stages: int, num_microbatches: int, vpp: int = 2) -> Schedule:
@@ -111,9 +106,27 @@ BUILDERS: Mapping[str, Callable[[int, int, int], Schedule]] = {
     "gpipe": gpipe,
     "interleaved": interleaved,
     "zb-h1": zb_h1,
+    "zb-h2": zb_h2,
     "zbv": zbv,
 }
 """Schedules by the name a job gives them. A new one is a function here: (num_stages, num_microbatches, vpp) -> Schedule."""
+
+
+def _weights_late(name: str, num_stages: int, num_microbatches: int, times: int) -> Schedule:
+    """`times` (p - 1 - s) forwards before the first backward of stage s, and weight gradients `times` s microbatches late."""
+    ranks = []
+    for s in range(num_stages):
+        warmup, weights = min(times * (num_stages - 1 - s), num_microbatches), 0
+        out = [Action(Op.FORWARD, s, m) for m in range(warmup)]
+        for m in range(num_microbatches):
+            if warmup + m < num_microbatches:
+                out.append(Action(Op.FORWARD, s, warmup + m))
+            out.append(Action(Op.INPUT_GRAD, s, m))
+            if m >= times * s or warmup + m >= num_microbatches:
+                out.append(Action(Op.WEIGHT_GRAD, s, weights))
+                weights += 1
+        ranks.append((*out, *(Action(Op.WEIGHT_GRAD, s, m) for m in range(weights, num_microbatches))))
+    return Schedule(name, num_microbatches, num_stages, tuple(ranks))
 
 
 def _alternate(forward: Order, backward: Order, warmup: int) -> tuple[Action, ...]:

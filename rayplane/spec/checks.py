@@ -12,9 +12,10 @@ from pathlib import Path
 
 from rayplane.errors import Problem, SpecError
 from rayplane.spec.files import file_problems, is_prefix, path_problems
-from rayplane.spec.job import DataSection, LayoutSection, ModelSection, TrainSection
+from rayplane.spec.job import DataSection, LayoutSection, TrainSection
 from rayplane.spec.layout import unsupported
 from rayplane.spec.model import ModelSpec
+from rayplane.spec.model_section import ModelSection
 from rayplane.spec.source import load_model
 from rayplane.spec.tokenizer import tokenizer_problems
 
@@ -35,8 +36,11 @@ class Sections:
 
 def check_sections(sections: Sections) -> list[Problem]:
     """Every problem across fields, each with the dotted name of the field to change."""
-    model, problems = _model(sections.model)
+    model, problems = checked_model(sections.model)
     train, layout = sections.train, sections.layout
+    if sections.model and sections.model.dtype:
+        message = f"{sections.model.dtype} is for jobs that serve; a job that trains says train.precision"
+        problems.append(Problem(message, "model.dtype"))
     if train:
         problems += _optimizer(train) + _trace(train)
         problems += _weights(train.data)
@@ -53,7 +57,8 @@ def check_sections(sections: Sections) -> list[Problem]:
     return problems
 
 
-def _model(section: ModelSection | None) -> tuple[ModelSpec | None, list[Problem]]:
+def checked_model(section: ModelSection | None) -> tuple[ModelSpec | None, list[Problem]]:
+    """The model, or what is wrong with it; neither where there is no section."""
     try:
         return (load_model(section) if section else None), []
     except SpecError as e:
@@ -120,12 +125,18 @@ def _batch(layout: LayoutSection, train: TrainSection) -> list[Problem]:
     return []
 
 
-def _cut(layout: LayoutSection, model: ModelSpec) -> list[Problem]:
-    problems = []
+def shared_by_ranks(tp: int, model: ModelSpec) -> list[Problem]:
+    """What is too little for tp ranks to share."""
     dims = {"heads": model.heads, "feed-forward rows": model.mlp, "vocabulary rows": model.vocab}
-    for dim, units in dims.items():
-        if layout.tp > units:
-            problems.append(Problem(f"{layout.tp} ranks cannot share {units} {dim}; use tp: {units} or less", "layout.tp"))
+    return [
+        Problem(f"{tp} ranks cannot share {units} {dim}; use tp: {units} or less", "layout.tp")
+        for dim, units in dims.items()
+        if tp > units
+    ]
+
+
+def _cut(layout: LayoutSection, model: ModelSpec) -> list[Problem]:
+    problems = shared_by_ranks(layout.tp, model)
     if layout.pp * layout.vpp > model.layers and layout.boundaries is None:
         stages = f"{layout.pp} stages" + (f" of {layout.vpp} chunks" if layout.vpp > 1 else "")
         message = f"{stages} are more than the {model.layers} layers of {model.name}; use fewer, or give boundaries with zeros"

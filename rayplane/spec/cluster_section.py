@@ -41,7 +41,7 @@ class NodeSection(Section):
     """Nodes are called NAME-0, NAME-1, …; a single node just NAME."""
     island: str | None = None
     """Nodes that name the same island are one NVLink domain; by default each node is an island of its own."""
-    memory_gb: Annotated[float, Field(gt=0, le=10**6)] | None = None
+    memory_gb: Annotated[float, Field(ge=0.001, le=10**6)] | None = None
     """Memory of one device in 10^9 bytes, where it differs from the catalog."""
 
 

@@ -90,7 +90,7 @@ def read_document(path: Path) -> Document:
     try:
         root = loader.get_single_node()
         if root is None:
-            raise SpecError(Problem("the file is empty; it needs at least name, model and train", file=file))
+            raise SpecError(Problem("the file is empty; it needs at least name, model and train or serve", file=file))
         if not isinstance(root, yaml.MappingNode):
             raise SpecError(Problem("expected fields such as `name: …` at the top of the file", file=file, line=_line(root)))
         problems = tuple(replace(p, file=file) for p in _faults(loader, root))

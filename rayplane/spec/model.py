@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from rayplane.errors import Problem
@@ -132,7 +132,8 @@ class ModelSpec:
 
     def flops_per_token(self, seq_len: int) -> float:
         """FLOPs of forward and backward for one token: 6 per matrix weight, and causal attention (PaLM, appendix B)."""
-        matrices = sum(t.numel for t in self.tensors() if len(t.dims) > 1 and t.layer != EMBED)
+        by_layer = [(t.layer, t.numel) for t in replace(self, layers=1).tensors() if len(t.dims) > 1]
+        matrices = sum(n * (self.layers if layer == 0 else 1) for layer, n in by_layer if layer != EMBED)
         head = self.vocab * self.hidden if self.tied else 0
         attention = 12.0 * self.layers * self.heads * self.head_dim * self.mean_keys(seq_len)
         return 6.0 * (matrices + head) + attention

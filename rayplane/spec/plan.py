@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rayplane.spec.cluster import ClusterSpec
 from rayplane.spec.job import TrainSection
@@ -27,6 +28,8 @@ class Estimate:
     """fits, tight (above 90% of the device) or does not fit."""
     stage_s: tuple[float, ...] = ()
     """Compute seconds of one microbatch, forward and backward, by stage."""
+    stage_kinds: tuple[str, ...] = ()
+    """Kind of device by stage, where stages are on several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,7 @@ class Plan:
     estimate: Estimate
     cluster: ClusterSpec
     runners_up: tuple[Candidate, ...] = ()
-    rejected: tuple[Rejected, ...] = field(default=())
+    rejected: Sequence[Rejected] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,11 @@
     …
 
 Seconds are medians, with all devices at work at once unless `busy` says otherwise. What was not measured is an empty list.
+`rayplane plan --observed … --save-profile FILE` adds how far off predictions with these figures were for a job that ran:
+
+    observed: {date: 2026-12-01T09:00:00Z, run: small, model: reference, layout: dp2 mb2, windows: 10}
+    correction:
+    - {term: compute, value: 1.07, spread: 0.02, seen: 4}
 """
 
 from __future__ import annotations
@@ -21,9 +26,10 @@ from pydantic import Field, ValidationError
 
 from rayplane.errors import Problem, SpecError
 from rayplane.spec.document import Document, read_document
-from rayplane.spec.section import NonNegative, Positive, PositiveInt, Section
+from rayplane.spec.section import Count, NonNegative, Positive, PositiveInt, Section
 
-FORMAT = 1
+FORMAT: Literal[2] = 2
+"""1 knew nothing of `observed`; it is read as ever."""
 Precision = Literal["fp32", "bf16"]
 Seconds = Annotated[float, Field(gt=0, lt=1e5)]
 Term = Literal["compute", "tp", "dp", "cp", "p2p", "host"]
@@ -145,12 +151,26 @@ class Factor(Section):
     value: Positive
     spread: NonNegative
     """Standard deviation of its logarithm."""
+    seen: Count = 0
+    """In how many phases of a stage; 0: in none, and it is what was believed before."""
+
+
+class Observed(Section):
+    """Of what run the correction was learned, and when."""
+
+    date: str
+    """UTC, as 2026-11-30T09:00:00Z."""
+    run: str
+    model: str
+    layout: str
+    windows: PositiveInt
+    """Of time, over which the medians were taken."""
 
 
 class Profile(Section):
     """The whole file."""
 
-    format: Literal[1] = 1
+    format: Literal[1, 2] = FORMAT
     date: str
     """UTC, as 2026-11-30T09:00:00Z."""
     hardware: Hardware
@@ -165,10 +185,11 @@ class Profile(Section):
     optimizer: tuple[OptimizerTimes, ...] = ()
     collectives: tuple[CollectiveTimes, ...] = ()
     messages: tuple[MessageTimes, ...] = ()
+    observed: Observed | None = None
     correction: tuple[Factor, ...] = ()
 
 
-HEADER = "# Measured by `rayplane calibrate`. Seconds are medians; see rayplane/spec/profile.py.\n"
+HEADER = "# Measured by `rayplane calibrate`, or observed of jobs. Seconds are medians; see rayplane/spec/profile.py.\n"
 
 
 def read_profile(path: Path) -> Profile:

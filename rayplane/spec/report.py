@@ -1,4 +1,4 @@
-"""What ranks tell their owner: one StepReport per step, and the messages of a rank's life."""
+"""What ranks tell their owner: of each step of training, and once a second of serving."""
 
 from __future__ import annotations
 
@@ -32,6 +32,23 @@ class StepReport:
     """Bytes this rank sent, by mesh axis."""
     memory_bytes: int = 0
     """Peak memory of the rank so far (resident set on CPU, allocated on CUDA)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedReport:
+    """What one rank of a replica has done since its last report."""
+
+    rank: int
+    replica: str
+    stage: int
+    steps: int
+    tokens: int
+    """Of prompts and answers, computed in those steps."""
+    wall_s: float
+    phases: dict[str, float]
+    """They sum to the wall time; `recv_wait` is the time without work too."""
+    comm_bytes: dict[str, int] = field(default_factory=dict)
+    """Bytes this rank sent, by mesh axis."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from rayplane.errors import Problem
-from rayplane.spec.document import Document, FieldPath
-from rayplane.spec.job import JobSpec, SourceSection
+from rayplane.spec.document import Document, FieldPath, field_name
+from rayplane.spec.job import JobSpec, ServeJob, SourceSection, TrainJob
 from rayplane.spec.section import Section
 
 EXPECTED = {
@@ -47,11 +47,17 @@ AUTO = ("layout", "cluster")
 
 def schema_problems(document: Document) -> list[Problem]:
     """Unknown, missing, mistyped and out-of-range fields of a job file."""
+    root = kind_of(document)
     try:
-        JobSpec.model_validate(document.value)
+        root.model_validate(document.value)
     except ValidationError as e:
-        return [p for error in e.errors(include_url=False) for p in _problem(document, error)]
+        return [p for error in e.errors(include_url=False) for p in _problem(document, root, error)]
     return []
+
+
+def kind_of(document: Document) -> type[TrainJob] | type[ServeJob]:
+    """What a file is meant to be; a file that says neither, or both, is taken for one that trains."""
+    return ServeJob if "serve" in document.value and "train" not in document.value else TrainJob
 
 
 def did_you_mean(word: object, words: Iterable[str]) -> str:
@@ -80,7 +86,7 @@ def shown(value: object) -> str:
     return f"a value of type {type(value).__name__}"
 
 
-def _problem(document: Document, error: ErrorDetails) -> list[Problem]:
+def _problem(document: Document, root: type[JobSpec], error: ErrorDetails) -> list[Problem]:
     """The problem that pydantic's error means; none for what another problem says already."""
     path: FieldPath = error["loc"]
     if path[0] in AUTO and len(path) > 1:
@@ -90,21 +96,21 @@ def _problem(document: Document, error: ErrorDetails) -> list[Problem]:
         path = (path[0], *path[2:])
     if error["type"] == "invalid_key":
         return []
-    return [document.problem(path, _message(path, error))]
+    return [document.problem(path, _message(root, path, error))]
 
 
-def _message(path: FieldPath, error: ErrorDetails) -> str:
+def _message(root: type[JobSpec], path: FieldPath, error: ErrorDetails) -> str:
     kind, got, context = error["type"], error["input"], error.get("ctx", {})
     if kind == "extra_forbidden":
-        return _unknown(path)
+        return _unknown(root, path)
     if kind == "missing":
-        return "is missing" + _remedy(path)
+        return "is missing" + _remedy(root, path)
     if kind == "literal_error" or (kind == "model_type" and path[0] in AUTO and len(path) == 1):
-        return _choice(path, got)
-    if kind == "model_type" and _section(path) is SourceSection:
+        return _choice(root, path, got)
+    if kind == "model_type" and _section(root, path) is SourceSection:
         return f"expected text or {_some_fields(SourceSection)}, got {shown(got)}{_hint('string_type', got)}"
     if kind == "model_type":
-        return f"expected {_some_fields(_section(path))}, got {shown(got)}"
+        return f"expected {_some_fields(_section(root, path))}, got {shown(got)}"
     if kind in EXPECTED:
         return f"expected {EXPECTED[kind]}, got {shown(got)}{_hint(kind, got)}"
     if kind in BOUNDS:
@@ -119,20 +125,24 @@ def _message(path: FieldPath, error: ErrorDetails) -> str:
     return f"cannot be {shown(got)}"
 
 
-def _unknown(path: FieldPath) -> str:
+def _unknown(root: type[JobSpec], path: FieldPath) -> str:
     """The message for a field that is not of its section: of which it is, or what is like it, or what there is."""
-    if elsewhere := [f for f in _fields(JobSpec) if re.split(r"\W+", f)[-1] == path[-1]]:
+    if path == ("serve",):
+        return "a job trains or serves, and this one has both; take out train or serve"
+    fields = list(_section(root, path[:-1]).model_fields)
+    if field_name(path) in _fields(TrainJob if root is ServeJob else ServeJob):
+        return f"has no meaning in a job that {'serves' if root is ServeJob else 'trains'}; the fields here are {', '.join(fields)}"
+    if elsewhere := [f for f in _fields(root) if re.split(r"\W+", f)[-1] == path[-1]]:
         sections = " or ".join(f.rpartition(".")[0] or "the top of the file" for f in elsewhere)
         return f"unknown field here; it belongs to {sections}: write {' or '.join(elsewhere)}"
-    fields = list(_section(path[:-1]).model_fields)
     return "unknown field" + (did_you_mean(path[-1], fields) or f"; the fields here are {', '.join(fields)}")
 
 
-def _choice(path: FieldPath, got: object) -> str:
+def _choice(root: type[JobSpec], path: FieldPath, got: object) -> str:
     """The message for a word that is none of those allowed."""
-    words = _words(path)
+    words = _words(root, path)
     listed = " or ".join(([", ".join(map(repr, words[:-1]))] if words[:-1] else []) + [repr(words[-1])])
-    fields = f" or {_some_fields(_section(path))}" if path[0] in AUTO and len(path) == 1 else ""
+    fields = f" or {_some_fields(_section(root, path))}" if path[0] in AUTO and len(path) == 1 else ""
     return f"expected {listed}{fields}, got {shown(got)}{did_you_mean(got, words)}"
 
 
@@ -144,11 +154,12 @@ def _hint(kind: str, got: object) -> str:
     return ""
 
 
-def _remedy(path: FieldPath) -> str:
+def _remedy(root: type[JobSpec], path: FieldPath) -> str:
     """How to add a field that is missing, by its own help text."""
-    section = _section(path[:-1])
+    section = _section(root, path[:-1])
     inner = _inner(section, str(path[-1]))
-    return f"; add `{path[-1]}:` with {_some_fields(inner)}" if inner else f"; add `{path[-1]}: …`"
+    other = " to train, or `serve: {}` to serve" if path == ("train",) else ""
+    return (f"; add `{path[-1]}:` with {_some_fields(inner)}" if inner else f"; add `{path[-1]}: …`") + other
 
 
 def _some_fields(section: type[Section]) -> str:
@@ -156,9 +167,9 @@ def _some_fields(section: type[Section]) -> str:
     return f"fields such as {', '.join(names[:3])}" if len(names) > 1 else f"the field {names[0]}"
 
 
-def _section(path: FieldPath) -> type[Section]:
+def _section(root: type[JobSpec], path: FieldPath) -> type[Section]:
     """The section at a path of the job file (of a list, that of its entries)."""
-    section: type[Section] = JobSpec
+    section: type[Section] = root
     for segment in path:
         if isinstance(segment, str):
             section = _inner(section, segment) or section
@@ -182,9 +193,9 @@ def _origins(annotation: Any) -> set[Any]:
     return {get_origin(annotation)}.union(*map(_origins, get_args(annotation)))
 
 
-def _words(path: FieldPath) -> Sequence[str]:
+def _words(root: type[JobSpec], path: FieldPath) -> Sequence[str]:
     """The words that a field allows."""
-    return [t for t in _types(_section(path[:-1]).model_fields[str(path[-1])].annotation) if isinstance(t, str)]
+    return [t for t in _types(_section(root, path[:-1]).model_fields[str(path[-1])].annotation) if isinstance(t, str)]
 
 
 def _types(annotation: Any) -> list[Any]:

@@ -23,8 +23,8 @@ from rayplane.spec.gguf_config import from_gguf_header
 from rayplane.spec.gguf_header import read_gguf_header
 from rayplane.spec.hf_config import from_hf_config
 from rayplane.spec.hub import CONFIG_FILES, MODEL_FILES, fetch
-from rayplane.spec.job import ModelSection
 from rayplane.spec.model import ModelSpec, Rope, check_model
+from rayplane.spec.model_section import ModelSection
 from rayplane.spec.paths import path_fault
 from rayplane.spec.schema import did_you_mean
 
@@ -67,7 +67,7 @@ def preset_names() -> tuple[str, ...]:
 
 def _sources(section: ModelSection) -> list[Problem]:
     """What is wrong with the choice between preset, path and numbers."""
-    given = [name for name in ModelSection.model_fields if getattr(section, name) is not None]
+    given = [name for name in ModelSection.model_fields if getattr(section, name) is not None and name != "dtype"]
     if not given:
         return [Problem("says no model; give preset, path, or the numbers " + ", ".join(REQUIRED), "model")]
     chosen = given[0]
@@ -91,7 +91,7 @@ def _preset(name: str) -> ModelSpec:
 
 
 def _from_numbers(section: ModelSection, name: str) -> ModelSpec:
-    numbers = section.model_dump(exclude_none=True, exclude={"preset", "path", "rope"})
+    numbers = section.model_dump(exclude_none=True, exclude={"preset", "path", "rope", "dtype"})
     numbers.setdefault("kv_heads", numbers["heads"])
     if "head_dim" not in numbers:
         numbers["head_dim"], rest = divmod(numbers["hidden"], numbers["heads"])

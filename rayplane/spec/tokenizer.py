@@ -12,14 +12,15 @@ from pathlib import Path
 from rayplane.errors import Problem, SpecError
 from rayplane.spec.gguf_header import read_gguf_header
 from rayplane.spec.gguf_tokenizer import gguf_tokenizer
-from rayplane.spec.job import DataSection, JobSpec, ModelSection
+from rayplane.spec.job import DataSection, TrainJob
+from rayplane.spec.model_section import ModelSection
 from rayplane.spec.source import HERE, config_place
 
 BYTES, MODEL = "bytes", "model"
 FIELD = "train.data.tokenizer"
 
 
-def data_section(job: JobSpec, base: Path = HERE) -> DataSection:
+def data_section(job: TrainJob, base: Path = HERE) -> DataSection:
     """What a job trains on, its tokenizer named by its place where it comes with the model. SpecError where the model has none."""
     data = job.train.data
     if data.tokenizer != MODEL:
@@ -27,35 +28,40 @@ def data_section(job: JobSpec, base: Path = HERE) -> DataSection:
     return data.model_copy(update={"tokenizer": str(_of_model(job.model, base))})
 
 
-def tokenizer_problems(name: str, model: ModelSection | None, base: Path = HERE) -> list[Problem]:
+def tokenizer_problems(name: str, model: ModelSection | None, base: Path = HERE, field: str = FIELD) -> list[Problem]:
     """What is wrong with the tokenizer that a job names; `model` is None where nothing is known of it."""
     if name == BYTES or (name == MODEL and model is None):
         return []
     try:
-        place = _of_model(model, base) if name == MODEL and model else base / Path(name).expanduser()
+        place = tokenizer_place(name, model, field, base) if model else base / Path(name).expanduser()
     except SpecError as error:
         return list(error.problems)
     if place.suffix == ".gguf" and place.is_file():
-        return _gguf_problems(place)
+        return _gguf_problems(place, field)
     if place.is_file() or (place / "tokenizer.json").is_file():
         return []
     message = f"{name} is neither 'bytes' nor 'model' nor a tokenizer.json, a .gguf or a folder with a tokenizer.json"
-    return [Problem(message, FIELD)]
+    return [Problem(message, field)]
 
 
-def _of_model(model: ModelSection, base: Path) -> Path:
+def tokenizer_place(name: str, model: ModelSection, field: str, base: Path = HERE) -> Path:
+    """The file or folder of a tokenizer that is not `bytes`. SpecError where `model` is meant and brings none."""
+    return _of_model(model, base, field) if name == MODEL else base / Path(name).expanduser()
+
+
+def _of_model(model: ModelSection, base: Path, field: str = FIELD) -> Path:
     place = config_place(model, base)
     if place is None:
         message = "model: a model without a path brings no tokenizer; use bytes, or name a tokenizer.json"
-        raise SpecError(Problem(message, FIELD))
+        raise SpecError(Problem(message, field))
     if place.is_dir() and not (place / "tokenizer.json").is_file():
-        raise SpecError(Problem(f"model: {place} has no tokenizer.json; name one, or use bytes", FIELD))
+        raise SpecError(Problem(f"model: {place} has no tokenizer.json; name one, or use bytes", field))
     return place
 
 
-def _gguf_problems(file: Path) -> list[Problem]:
+def _gguf_problems(file: Path, field: str) -> list[Problem]:
     try:
         gguf_tokenizer(read_gguf_header(file).fields)
     except (OSError, ValueError) as error:
-        return [Problem(f"{file} {error}", FIELD)]
+        return [Problem(f"{file} {error}", field)]
     return []

@@ -20,9 +20,9 @@ from rayplane.model.layers import Place
 from rayplane.model.parameter import GradWork
 from rayplane.model.transformer import ModelChunk
 from rayplane.model.weights import WeightSource, open_weights
-from rayplane.spec.job import ModelSection
 from rayplane.spec.layout import Layout, even_boundaries
 from rayplane.spec.model import ModelSpec
+from rayplane.spec.model_section import ModelSection
 from rayplane.spec.source import load_model, model_folder
 
 GOLDEN = Path(__file__).parents[3] / "shared" / "data" / "smollm2_golden.jsonl"

@@ -193,7 +193,7 @@ def test_training_goes_on_while_a_save_is_written(tmp_path, monkeypatch):
 
 
 def test_a_checkpoint_has_its_name_once_all_of_it_is_on_disk(tmp_path, monkeypatch):
-    """Every rank's file, the manifest, the folder that lists them; and then the name itself. Else a power cut leaves a name and no data."""
+    """Every rank's file, the manifest, the folder that lists them, then the name. Else a power cut leaves a name and no data."""
     order, fsync, rename = [], checkpoint_module._fsync, Path.rename
 
     def synced(path):

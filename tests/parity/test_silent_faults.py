@@ -1,6 +1,6 @@
-"""Faults that others shipped without any error: wrong gradients, wrong losses, lost samples. Each has a test of its name here, but
+"""Faults that others shipped without an error: wrong gradients, wrong losses, lost samples. Each has a test of its name here, but
 
-a rank with only masked tokens        test_document_masks.py::test_a_replica_that_holds_only_masked_tokens_adds_nothing, and of a cp rank
+a rank with only masked tokens        test_document_masks.py::test_a_replica_that_holds_only_masked_tokens_adds_nothing
 zero-bubble schedules under ZeRO      test_layouts.py::test_zero_with_a_split_backward_reduces_after_the_weights_half
 a newest checkpoint not yet on disk   test_resume.py::test_a_checkpoint_has_its_name_once_all_of_it_is_on_disk
 """

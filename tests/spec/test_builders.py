@@ -11,9 +11,9 @@ from rayplane.spec import builders as module
 from rayplane.spec.builders import BUILDERS, forward_only, interleaved
 from rayplane.spec.layout import split
 from rayplane.spec.passes import add_communication, add_step, check
-from rayplane.spec.schedule import Action, Op, Schedule
+from rayplane.spec.schedule import COMPUTE, Action, Op, Schedule
 
-KINDS = [("1f1b", 1), ("gpipe", 1), ("interleaved", 2), ("interleaved", 3), ("zb-h1", 1), ("zbv", 2)]
+KINDS = [("1f1b", 1), ("gpipe", 1), ("interleaved", 2), ("interleaved", 3), ("zb-h1", 1), ("zb-h2", 1), ("zbv", 2)]
 stages, microbatches, kinds = st.integers(1, 6), st.integers(1, 10), st.sampled_from(KINDS)
 
 GOLDEN = {
@@ -124,6 +124,24 @@ def test_zb_h1_holds_p_minus_s_whole_and_p_with_those_that_wait_for_w(num_stages
         whole, waiting = whole_and_waiting(actions)
         assert whole == min(num_stages - stage, num_microbatches)
         assert waiting <= min(num_stages, num_microbatches)
+
+
+@settings(deadline=None)
+@given(stages, microbatches)
+def test_zb_h2_holds_twice_as_many_whole(num_stages: int, num_microbatches: int) -> None:
+    for stage, actions in enumerate(built("zb-h2", num_stages, num_microbatches, 1).ranks):
+        assert whole_and_waiting(actions)[0] == min(2 * (num_stages - stage) - 1, num_microbatches)
+
+
+@settings(deadline=None)
+@given(stages, st.integers(0, 12))
+def test_under_zb_h2_no_stage_is_idle_between_its_first_and_last_action(num_stages: int, more: int) -> None:
+    """With 2 p - 1 microbatches or more; all of them wait for the last one before the optimizer's step."""
+    m = 2 * num_stages - 1 + more
+    schedule = add_step(add_communication(built("zb-h2", num_stages, m, 1)))
+    ends = play(schedule, lambda a: 1.0 if a.op in COMPUTE else 0.0).compute_end_s
+    assert ends == tuple(3.0 * m + stage for stage in range(num_stages))
+    assert idle("zb-h2", num_stages, m, 1) == pytest.approx(num_stages - 1)
 
 
 @settings(deadline=None)

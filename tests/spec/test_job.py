@@ -1,4 +1,4 @@
-"""A job file is a JobSpec, or one error with every mistake, its line, its field and its remedy."""
+"""A job file is a TrainJob or a ServeJob, or one error with every mistake, its line, its field and its remedy."""
 
 import json
 from importlib import metadata
@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from rayplane.errors import SpecError
 from rayplane.spec.cluster_section import ClusterSection
-from rayplane.spec.job import JobSpec, LayoutSection
+from rayplane.spec.job import AnyJob, LayoutSection, TrainJob
 from rayplane.spec.load import load_job
 from rayplane.spec.tokenizer import data_section
 
 JOBS = Path(__file__).parents[2] / "jobs"
-MISTAKES = yaml.safe_load(Path(__file__).with_name("mistakes.yaml").read_text())
+MISTAKES = [m for m in yaml.safe_load(Path(__file__).with_name("mistakes.yaml").read_text()) if "job" not in m]
 
 GOOD = """\
 name: quickstart
@@ -37,7 +37,7 @@ layout: {pp: 2, boundaries: [4, 4]}
 """
 
 
-def load(folder: Path, text: str | bytes) -> JobSpec:
+def load(folder: Path, text: str | bytes) -> AnyJob:
     file = folder / "job.yaml"
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
     return load_job(file)
@@ -56,7 +56,9 @@ def changed(old: str, new: str) -> str:
     return GOOD.replace(old, new)
 
 
-@pytest.mark.parametrize(("layout", "fits"), [("zero: 1", True), ("zero: 2", False), ("zero: 3", False), ("zero: 2, micro_batch: 2", True)])
+@pytest.mark.parametrize(
+    ("layout", "fits"), [("zero: 1", True), ("zero: 2", False), ("zero: 3", False), ("zero: 2, micro_batch: 2", True)]
+)
 def test_zero_with_microbatches_of_one_needs_a_batch_that_divides(layout, fits, tmp_path):
     """Replicas meet in every microbatch, and 3 of them share 16 samples."""
     text = GOOD.replace("pp: 2", f"pp: 2, dp: 3, {'' if 'micro' in layout else 'micro_batch: 1, '}{layout}")
@@ -89,7 +91,7 @@ def test_sections_with_auto_may_be_given(tmp_path: Path) -> None:
 
 def test_a_job_goes_through_json_unchanged() -> None:
     job = load_job(JOBS / "llama3-8b-64xh100.yaml")
-    assert JobSpec.model_validate(job.model_dump(mode="json")) == job
+    assert TrainJob.model_validate(job.model_dump(mode="json")) == job
 
 
 @pytest.mark.parametrize("lr", ["3e-3", "3.0e-3", "3E-3", "+3e-3", "0.003", ".003", "30e-4"])
@@ -213,8 +215,8 @@ def test_token_arrays_need_no_tokenizer_that_fits(tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        (b"", "job.yaml: the file is empty; it needs at least name, model and train"),
-        (b"# nothing\n", "job.yaml: the file is empty; it needs at least name, model and train"),
+        (b"", "job.yaml: the file is empty; it needs at least name, model and train or serve"),
+        (b"# nothing\n", "job.yaml: the file is empty; it needs at least name, model and train or serve"),
         (b"\n- a\n", "job.yaml:2: expected fields such as `name: …` at the top of the file"),
         (b"quickstart\n", "job.yaml:1: expected fields such as `name: …` at the top of the file"),
         (b"name: a\nmodel: {preset: x\ntrain:\n", "job.yaml:3: not valid YAML: expected ',' or '}', but got ':' (column 6)"),
@@ -257,7 +259,7 @@ def test_a_file_that_may_not_be_read_says_so(tmp_path: Path, monkeypatch: pytest
 def test_aliases_that_multiply_do_not_blow_up(tmp_path: Path) -> None:
     levels = "".join(f"  l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 9)}]\n" for i in range(1, 30))
     errors = errors_of(tmp_path, f"{GOOD}junk:\n  l0: &l0 [x]\n{levels}")
-    assert errors == ["job.yaml:15: junk: unknown field; the fields here are name, model, train, layout, cluster, limits, metrics"]
+    assert errors == ["job.yaml:15: junk: unknown field; the fields here are name, model, cluster, limits, metrics, train, layout"]
 
 
 def test_an_alias_to_itself_is_an_error_of_the_user(tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ import pytest
 
 from rayplane.errors import RayplaneError, SpecError
 from rayplane.spec.gguf_header import read_gguf_header
-from rayplane.spec.job import ModelSection, RopeSection
 from rayplane.spec.load import load_model, model_folder
 from rayplane.spec.model import ModelSpec, Rope
+from rayplane.spec.model_section import ModelSection, RopeSection
 
 CONFIG = {
     "model_type": "llama",

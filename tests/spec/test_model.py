@@ -11,8 +11,8 @@ from rayplane.errors import SpecError
 from rayplane.spec.gguf_config import from_gguf_header
 from rayplane.spec.hf_config import from_hf_config
 from rayplane.spec.hf_export import hf_family, to_hf_config
-from rayplane.spec.job import ModelSection
 from rayplane.spec.model import ModelSpec, Rope, check_model
+from rayplane.spec.model_section import ModelSection
 from rayplane.spec.source import load_model, preset_names
 
 LLAMA: dict[str, Any] = {

@@ -9,6 +9,7 @@ from rayplane.spec.profile import (
     Hardware,
     LayerTimes,
     MessageTimes,
+    Observed,
     Profile,
     Versions,
     profile_text,
@@ -51,7 +52,7 @@ def test_a_measurement_is_a_line(profile):
         ("seconds: 0.0001", "seconds: .nan", "collectives[0].seconds: input should be a finite number"),
         ("device: cpu, ", "", "hardware.device: is missing"),
         ("per_island", "per_rack", "collectives[0].per_rack: unknown field"),
-        ("format: 1", "format: 2", "format: input should be 1"),
+        ("format: 2", "format: 3", "format: input should be 1 or 2"),
         ("term: tp", "term: luck", "correction[0].term: input should be"),
     ],
 )
@@ -73,3 +74,20 @@ def test_no_profile_at_all_is_an_error(tmp_path):
     (tmp_path / "list.yaml").write_text("- 1\n")
     with pytest.raises(SpecError, match="expected fields"):
         read_profile(tmp_path / "list.yaml")
+
+
+def test_a_profile_of_the_first_format_is_read_as_ever(profile, tmp_path):
+    path = tmp_path / "old.yaml"
+    text = profile_text(profile).replace("format: 2", "format: 1").replace(", seen: 0", "")
+    path.write_text(text)
+    old = read_profile(path)
+    assert (old.format, old.observed, old.correction[0].seen) == (1, None, 0)
+    assert old.model_copy(update={"format": 2}) == profile
+
+
+def test_what_was_observed_comes_back_as_it_was_written(profile, tmp_path):
+    of = Observed(date="2026-12-01T09:00:00Z", run="small", model="reference", layout="dp2 mb2", windows=10)
+    learned = profile.model_copy(update={"observed": of, "correction": (Factor(term="dp", value=3.0, spread=0.05, seen=2),)})
+    path = tmp_path / "profile.yaml"
+    path.write_text(profile_text(learned))
+    assert read_profile(path) == learned

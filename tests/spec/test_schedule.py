@@ -13,7 +13,7 @@ from rayplane.spec.layout import Layout
 from rayplane.spec.passes import add_communication, add_step, build, build_forward, check
 from rayplane.spec.schedule import Action, Op, Schedule, ScheduleError
 
-KINDS = [("1f1b", 1), ("gpipe", 1), ("interleaved", 2), ("interleaved", 3), ("zb-h1", 1), ("zbv", 2)]
+KINDS = [("1f1b", 1), ("gpipe", 1), ("interleaved", 2), ("interleaved", 3), ("zb-h1", 1), ("zb-h2", 1), ("zbv", 2)]
 sizes = {"num_stages": st.integers(1, 6), "num_microbatches": st.integers(1, 10), "kind": st.sampled_from(KINDS)}
 
 

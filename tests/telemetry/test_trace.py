@@ -19,7 +19,7 @@ from rayplane.telemetry.picture import picture, scale
 from rayplane.telemetry.trace import accuracy_s, read, spans, write
 
 LAYOUT = Layout(pp=2, boundaries=(1, 1))
-KINDS = [("1f1b", 1), ("gpipe", 1), ("interleaved", 2), ("interleaved", 3), ("zb-h1", 1), ("zbv", 2)]
+KINDS = [("1f1b", 1), ("gpipe", 1), ("interleaved", 2), ("interleaved", 3), ("zb-h1", 1), ("zb-h2", 1), ("zbv", 2)]
 
 
 def unit(action):
