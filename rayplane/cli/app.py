@@ -21,7 +21,9 @@ import typer
 
 import rayplane
 from rayplane.cli.calibrate import calibrate
+from rayplane.cli.catalog import catalog
 from rayplane.cli.check import check
+from rayplane.cli.explain import explain
 from rayplane.cli.export import export
 from rayplane.cli.plan import plan
 from rayplane.cli.prepare import prepare
@@ -68,7 +70,7 @@ def in_words(command: Callable[P, None]) -> Callable[P, None]:
 
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-for command in (run, plan, calibrate, trace, check, prepare, status, validate, export):
+for command in (run, plan, explain, calibrate, trace, check, prepare, status, validate, catalog, export):
     app.command()(in_words(command))
 
 

@@ -21,7 +21,7 @@ from rich.table import Table
 
 import rayplane
 from rayplane.cli.fleet import Runtime, device_type, this_machine
-from rayplane.cli.profiles import path_of
+from rayplane.cli.profiles import path_of, write_profile
 from rayplane.cli.screen import say, screen, show
 from rayplane.cli.words import as_json, count
 from rayplane.errors import RayplaneError
@@ -34,9 +34,9 @@ from rayplane.runtime.local import LocalGroup
 from rayplane.runtime.patience import never
 from rayplane.runtime.ray import RayGroup, connect, discover
 from rayplane.spec.cluster import ClusterSpec
-from rayplane.spec.job import JobSpec
+from rayplane.spec.job import TrainJob
 from rayplane.spec.layout import Layout
-from rayplane.spec.load import load_job, load_model
+from rayplane.spec.load import load_model, load_training
 from rayplane.spec.profile import Hardware, Profile, Versions, profile_text
 
 ENTRY = "rayplane.train.calibration"
@@ -58,14 +58,14 @@ def calibrate(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Measure kernels, collectives and messages on every device of the cluster of RAY_ADDRESS, else of this machine."""
-    spec, console = load_job(job) if job else None, screen(stderr=json)
+    spec, console = load_training(job, "calibrate") if job else None, screen(stderr=json)
     chosen = runtime or (Runtime.RAY if os.environ.get("RAY_ADDRESS") else Runtime.LOCAL)
     with _open(chosen) as (cluster, group):
         path, begin = out or path_of(cluster), time.monotonic()
-        _write(path, "")
+        write_profile(path, "", "--out")
         say(console, f"measuring on {cluster.num_devices} x {slowest(cluster).name}")
         profile, share_at_work = _measure(cluster, group, probes(cluster, _yardsticks(cluster, spec, quick), quick))
-    _write(path, profile_text(profile))
+    write_profile(path, profile_text(profile), "--out")
     cluster = with_profile(cluster, profile)
     if json:
         typer.echo(as_json({"profile": str(path), **profile.model_dump(mode="json"), "figures": _figures(cluster, profile)}))
@@ -91,7 +91,7 @@ def _open(runtime: Runtime) -> Iterator[tuple[ClusterSpec, WorkerGroup]]:
         ray.shutdown()
 
 
-def _yardsticks(cluster: ClusterSpec, job: JobSpec | None, quick: bool) -> tuple[Yardstick, ...]:
+def _yardsticks(cluster: ClusterSpec, job: TrainJob | None, quick: bool) -> tuple[Yardstick, ...]:
     if job is None:
         return usual(slowest(cluster), quick)
     return (Yardstick(load_model(job.model), job.train.data.seq_len, (job.train.precision,)),)
@@ -150,21 +150,6 @@ def _reason(message: Message) -> str:
             return str(message["reason"])
         case _:
             return f"its process ended with code {message['code']}"
-
-
-def _write(path: Path, text: str) -> None:
-    """Aside, and renamed, so that a reader never sees half of it; without a text only to see whether it can be done."""
-    aside = path.with_name(f".{path.name}.new")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        aside.write_text(text, encoding="utf-8")
-        if text:
-            aside.replace(path)
-        else:
-            aside.unlink()
-    except OSError as error:
-        reason = f"{path.parent} is no folder" if isinstance(error, FileExistsError) else error.strerror
-        raise RayplaneError(f"the profile cannot be written to {path}: {reason}; name another file with --out") from None
 
 
 def _figures(cluster: ClusterSpec, profile: Profile) -> dict[str, list[dict[str, Any]]]:

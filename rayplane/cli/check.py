@@ -19,7 +19,7 @@ from rayplane.cli.plan import cluster_of
 from rayplane.cli.words import as_json
 from rayplane.errors import RayplaneError
 from rayplane.plan.search import plan as search
-from rayplane.spec.load import load_job, load_model
+from rayplane.spec.load import load_model, load_training
 from rayplane.spec.plan import Workload
 
 TIMEOUT_S = 600.0
@@ -30,7 +30,7 @@ def check(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Run a step of a small form of the job under its layout and on one device, and say where they part; exit code 1 if they do."""
-    spec = load_job(job)
+    spec = load_training(job, "check")
     model, workload = load_model(spec.model), Workload.of(spec.train)
     layout = search(model, workload, cluster_of(spec), None if spec.layout == "auto" else spec.layout).layout
     question = {"model": asdict(model), "layout": asdict(layout), "global_batch": spec.train.global_batch}

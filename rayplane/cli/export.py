@@ -14,7 +14,7 @@ from rayplane.cli.words import count
 from rayplane.control.checkpoints import newest
 from rayplane.errors import CheckpointError, Problem, SpecError
 from rayplane.spec.hf_export import hf_family
-from rayplane.spec.load import load_job, load_model, model_folder
+from rayplane.spec.load import load_model, load_training, model_folder
 from rayplane.spec.tokenizer import data_section
 from rayplane.train.export import export as write
 from rayplane.train.export import tokenizer_files
@@ -38,7 +38,7 @@ def export(
 
 def _tokenizer_of(job: Path, checkpoint: Path) -> dict[str, Path | bytes]:
     """The tokenizer's files of a job. SpecError when the checkpoint is of another model than the job's."""
-    spec = load_job(job)
+    spec = load_training(job, "export")
     model, trained = load_model(spec.model), Manifest.read(checkpoint).spec(checkpoint)
     if different := differences(trained, model):
         message = (

@@ -21,9 +21,9 @@ from rayplane.cli.metrics import JobExporter
 from rayplane.errors import PlacementError, Problem, SpecError
 from rayplane.plan.catalog import described, homogeneous
 from rayplane.plan.names import KINDS, kind_of
-from rayplane.runtime.group import WorkerGroup, step_report
+from rayplane.runtime.group import WorkerGroup, any_report
 from rayplane.runtime.local import LocalGroup
-from rayplane.runtime.ray import Exporters, RayGroup, connect, discover
+from rayplane.runtime.ray import Exporters, RayGroup, connect, discover, host_names
 from rayplane.spec.cluster import ClusterSpec
 from rayplane.spec.job import JobSpec
 from rayplane.telemetry.export import Exporter
@@ -41,22 +41,35 @@ class Runtime(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Options:
+    """Of `rayplane run`."""
+
+    runtime: Runtime
+    fresh: bool
+    """Whether to start over; what is in the job's folder is kept under another name."""
+    profile: str
+
+
+@dataclass(frozen=True, slots=True)
 class Fleet:
     """A cluster that can run a job now."""
 
     cluster: ClusterSpec
     device: str
     """cpu or cuda."""
-    group: WorkerGroup
+    new_group: Callable[[], WorkerGroup]
+    """Makes groups on it: one for a job that trains, one for each replica and ingress of a service."""
     exporter: JobExporter
     """Is told of the job as a whole; the ranks' owners tell of every step."""
     targets: Callable[[], list[str]]
     """host:port of every metrics exporter."""
+    nodes: Callable[[], tuple[str, ...]] = lambda: ("",)
+    """Those where an ingress of a service is to be, as of now; one without a name where there is only this machine."""
 
 
 @contextmanager
 def open_fleet(runtime: Runtime, job: JobSpec) -> Iterator[Fleet]:
-    """Find the cluster and make a group on it. Raises SpecError where the job describes another cluster than there is."""
+    """Find the cluster. Its groups are closed at the end. Raises SpecError where the job describes another cluster than there is."""
     with ExitStack() as closing:
         yield _open_local(job, closing) if runtime is Runtime.LOCAL else _open_ray(job, closing)
 
@@ -65,9 +78,13 @@ def _open_local(job: JobSpec, closing: ExitStack) -> Fleet:
     cluster = _as_described(job, this_machine())
     exporter = Exporter(job.name, job.metrics.port)
     closing.callback(exporter.close)
-    group = LocalGroup(on_step=lambda message: exporter.observe(step_report(message)))
-    closing.callback(group.close)
-    return Fleet(cluster, device_type(cluster), group, exporter, lambda: [f"localhost:{exporter.port}"])
+
+    def new_group() -> LocalGroup:
+        group = LocalGroup(on_step=lambda message: exporter.observe(any_report(message)))
+        closing.callback(group.close)
+        return group
+
+    return Fleet(cluster, device_type(cluster), new_group, exporter, lambda: [f"localhost:{exporter.port}"])
 
 
 def _open_ray(job: JobSpec, closing: ExitStack) -> Fleet:
@@ -76,9 +93,13 @@ def _open_ray(job: JobSpec, closing: ExitStack) -> Fleet:
     cluster = _as_described(job, discover(_described_kind(job)))
     exporters = Exporters(job.name, job.metrics.port)
     closing.callback(exporters.close)
-    group = RayGroup(exporters)
-    closing.callback(group.close)
-    return Fleet(cluster, device_type(cluster), group, exporters, lambda: exporters.targets)
+
+    def new_group() -> RayGroup:
+        group = RayGroup(exporters)
+        closing.callback(group.close)
+        return group
+
+    return Fleet(cluster, device_type(cluster), new_group, exporters, lambda: exporters.targets, host_names)
 
 
 def this_machine() -> ClusterSpec:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rayplane.control.checkpoints import newest
+from rayplane.control.service_status import read_service
 from rayplane.control.status import EVENTS_FILE, STATUS_FILE, read_status, write_json
 from rayplane.errors import Problem, RayplaneError, SpecError
 from rayplane.spec.model import ModelSpec
@@ -61,6 +62,15 @@ def refuse_others(directory: Path, name: str, model: ModelSpec) -> None:
             "name another folder, or start over with --fresh, which keeps the old one aside"
         )
         raise SpecError(Problem(message, "train.checkpoint.dir"))
+
+
+def refuse_training(directory: Path) -> None:
+    """Raise SpecError when the folder is that of a job that trains."""
+    if read_service(directory) is None and (directory / STATUS_FILE).is_file():
+        message = (
+            f"{directory} is the folder of a job that trains; name this job otherwise, or start over with --fresh, which keeps it aside"
+        )
+        raise SpecError(Problem(message, "name"))
 
 
 def _differences(there: dict[str, Any], here: dict[str, Any]) -> str:

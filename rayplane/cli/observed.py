@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +19,17 @@ from rich.table import Table
 from rayplane.cli.screen import say, show
 from rayplane.control.status import read_status
 from rayplane.errors import RayplaneError
-from rayplane.plan.correct import Correction, Job, correct, with_beliefs
-from rayplane.plan.explain import seconds
+from rayplane.plan.correct import Correction, Job, correct, corrected
 from rayplane.plan.observe import Increases, Place, of_increases
+from rayplane.plan.report import seconds
 from rayplane.plan.search import plan as search
 from rayplane.spec.cluster import ClusterSpec
-from rayplane.spec.job import JobSpec
+from rayplane.spec.job import TrainJob
 from rayplane.spec.layout import Layout
 from rayplane.spec.model import ModelSpec
 from rayplane.spec.observation import Observation
 from rayplane.spec.plan import Plan, Workload
+from rayplane.spec.profile import Observed
 from rayplane.telemetry import catalog
 from rayplane.telemetry.query import NAME, Prometheus, Series, page, page_in
 
@@ -48,14 +50,16 @@ class Learned:
     after: Plan
 
 
-def learn(job: JobSpec, model: ModelSpec, cluster: ClusterSpec, sources: Sequence[str]) -> Learned:
+def learn(job: TrainJob, model: ModelSpec, cluster: ClusterSpec, sources: Sequence[str]) -> Learned:
     """Correct the cluster by what the job shows under its layout, and rank layouts again."""
     workload, windows = Workload.of(job.train), observe(sources, job.name)
     before = search(model, workload, cluster, None)
     layout = _layout_of(job, before) if job.layout == "auto" else search(model, workload, cluster, job.layout).layout
     correction = correct(Job(model, workload, layout), cluster, windows)
-    corrected = with_beliefs(cluster, correction.after)
-    return Learned(layout, correction, corrected, before, search(model, workload, corrected, None))
+    date, seen = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), sum(bool(window.ranks) for window in windows)
+    of = Observed(date=date, run=job.name, model=model.name, layout=str(layout), windows=seen)
+    learned = corrected(cluster, correction, of)
+    return Learned(layout, correction, learned, before, search(model, workload, learned, None))
 
 
 def observe(sources: Sequence[str], run: str) -> list[Observation]:
@@ -95,7 +99,7 @@ def _place(series: Series) -> Place:
     return int(series.labels["replica"]), int(series.labels["stage"]), int(series.labels["rank"])
 
 
-def _layout_of(job: JobSpec, planned: Plan) -> Layout:
+def _layout_of(job: TrainJob, planned: Plan) -> Layout:
     """The layout that the job's folder says it ran under, where the planner ranks it, else the one it would choose."""
     status = read_status(Path(job.train.checkpoint.dir).expanduser())
     known = (planned.layout, *(c.layout for c in planned.runners_up))
@@ -130,14 +134,15 @@ def changes(learned: Learned) -> list[str]:
     return out[:SHOWN] or ["no layout has changed its place"]
 
 
-def learned_object(learned: Learned) -> dict[str, Any]:
+def learned_object(learned: Learned, kept: Path | None = None) -> dict[str, Any]:
     """As plain data."""
     correction = learned.correction
     terms = {
         term: {"before": asdict(correction.before[term]), "after": asdict(belief), "phases_seen": correction.seen[term]}
         for term, belief in correction.after.items()
     }
-    return {"layout": str(learned.layout), "terms": terms, "ignored": list(correction.ignored), "changes": changes(learned)}
+    saved = {"profile": str(kept)} if kept else {}
+    return {"layout": str(learned.layout), "terms": terms, "ignored": list(correction.ignored), "changes": changes(learned), **saved}
 
 
 def _ranked(plan: Plan) -> dict[str, float]:

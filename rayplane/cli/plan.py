@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -14,17 +15,19 @@ from rich.table import Table
 
 from rayplane.cli.fleet import this_machine
 from rayplane.cli.observed import learn, learned_object, show_learned
-from rayplane.cli.profiles import ProfileOption, profiled
+from rayplane.cli.profiles import ProfileOption, SaveOption, keep, profiled
 from rayplane.cli.screen import say, screen, show
+from rayplane.cli.serve_plan import plan_to_serve
 from rayplane.cli.words import as_json
+from rayplane.errors import SpecError
 from rayplane.plan.catalog import described
-from rayplane.plan.explain import as_json as plan_object
-from rayplane.plan.explain import report
 from rayplane.plan.profile import figures, in_words
+from rayplane.plan.report import as_json as plan_object
+from rayplane.plan.report import report
 from rayplane.plan.search import plan as search
 from rayplane.runtime.ray import connect, discover
 from rayplane.spec.cluster import ClusterSpec
-from rayplane.spec.job import JobSpec
+from rayplane.spec.job import JobSpec, ServeJob
 from rayplane.spec.layout import Layout
 from rayplane.spec.load import load_job, load_model
 from rayplane.spec.plan import Plan, Rejected, Workload
@@ -41,20 +44,33 @@ def plan(
     observed: Annotated[
         list[str] | None, typer.Option(help="Correct by a running job: URL of Prometheus or of /metrics, or a file.")
     ] = None,
+    save: SaveOption = "",
 ) -> None:
     """Rank layouts for a job without running it: on the cluster it describes, else that of RAY_ADDRESS, else this machine."""
     spec = load_job(job)
+    if save and not observed:
+        raise SpecError("--save-profile keeps what --observed has taught; name a source with --observed")
+    if isinstance(spec, ServeJob):
+        if observed:
+            raise SpecError("--observed learns from the steps of a job that trains; leave it out for one that serves")
+        plan_to_serve(spec, cluster_of(spec, profile), json, every)
+        return
     model, workload, cluster = load_model(spec.model), Workload.of(spec.train), cluster_of(spec, profile)
     learned = learn(spec, model, cluster, observed) if observed else None
+    kept = keep(learned.cluster, cluster.profile, save) if learned and save else None
     cluster = learned.cluster if learned else cluster
+    began = time.process_time()
     answer = search(model, workload, cluster, None if spec.layout == "auto" else spec.layout)
+    search_s = time.process_time() - began
     if json:
-        rests_on = {"figures": [asdict(f) for f in figures(cluster, workload.precision)]}
-        typer.echo(as_json({**plan_object(answer), **rests_on, **({"observed": learned_object(learned)} if learned else {})}))
+        rests_on = {"search_s": search_s, "figures": [asdict(f) for f in figures(cluster, workload.precision)]}
+        typer.echo(as_json({**plan_object(answer), **rests_on, **({"observed": learned_object(learned, kept)} if learned else {})}))
         return
     console = screen()
     if learned:
         show_learned(console, learned)
+    if kept:
+        say(console, f"written to {kept}")
     _show(console, answer, every)
     say(console, f"figures {in_words(cluster, workload.precision)}")
 

@@ -22,7 +22,7 @@ from rayplane.cli.screen import say, screen, stdout_to_stderr
 from rayplane.cli.words import as_json, count
 from rayplane.errors import RayplaneError
 from rayplane.runtime.ray import connect
-from rayplane.spec.load import load_job, load_model
+from rayplane.spec.load import load_model, load_training
 from rayplane.spec.tokenizer import data_section
 from rayplane.train.data import open_dataset
 
@@ -82,7 +82,7 @@ def _ray_data() -> Callable[[Callable[[int], str], Sequence[int], int], Iterator
 
 
 def _prepare(path: Path, mapper: Spread) -> dict[str, Any]:
-    job = load_job(path)
+    job = load_training(path, "prepare")
     data, folder = data_section(job), Path(job.train.checkpoint.dir).expanduser().absolute() / "data"
     dataset = open_dataset(data, Path(), folder, load_model(job.model).vocab, mapper=mapper)
     return {

@@ -11,10 +11,11 @@ from typing import Annotated
 
 import typer
 
+from rayplane.errors import RayplaneError
 from rayplane.plan.catalog import slowest
 from rayplane.plan.profile import with_profile
 from rayplane.spec.cluster import ClusterSpec
-from rayplane.spec.profile import read_profile
+from rayplane.spec.profile import Profile, profile_text, read_profile
 
 NONE = "none"
 CACHE = Path(".cache") / "rayplane"
@@ -24,6 +25,17 @@ ProfileOption = Annotated[
     str,
     typer.Option(
         "--profile", help="What `rayplane calibrate` measured: a file, or none. By default that of the cluster that is found."
+    ),
+]
+
+
+OWN = "own"
+
+SaveOption = Annotated[
+    str,
+    typer.Option(
+        "--save-profile",
+        help="Keep what --observed has taught: a file for --profile, or own, which plan and run find for this cluster by themselves.",
     ),
 ]
 
@@ -43,3 +55,31 @@ def profiled(cluster: ClusterSpec, chosen: str, found: bool) -> ClusterSpec:
     if not chosen and not (found and path.is_file()):
         return cluster
     return with_profile(cluster, read_profile(path), str(path))
+
+
+def keep(corrected: ClusterSpec, began: Profile | None, chosen: str) -> Path:
+    """Write a corrected profile. Raises RayplaneError where the file holds another than the one that the correction began from."""
+    path, profile = path_of(corrected) if chosen == OWN else Path(chosen), corrected.profile
+    assert profile is not None, "it was corrected"
+    if path.exists() and read_profile(path) != began:
+        message = (
+            f"{path} holds another profile than this plan began from, and would be lost; plan with --profile {path}, or name another"
+        )
+        raise RayplaneError(message)
+    write_profile(path, profile_text(profile), "--save-profile")
+    return path
+
+
+def write_profile(path: Path, text: str, option: str) -> None:
+    """Aside, and renamed, so that a reader never sees half of it; without a text only to see whether it can be done."""
+    aside = path.with_name(f".{path.name}.new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside.write_text(text, encoding="utf-8")
+        if text:
+            aside.replace(path)
+        else:
+            aside.unlink()
+    except OSError as error:
+        reason = f"{path.parent} is no folder" if isinstance(error, FileExistsError) else error.strerror
+        raise RayplaneError(f"the profile cannot be written to {path}: {reason}; name another file with {option}") from None

@@ -12,7 +12,10 @@ from rayplane.cli.screen import say, show
 from rayplane.cli.words import count, duration, loss, share
 from rayplane.control.checkpoints import Checkpoint
 from rayplane.control.result import Result
+from rayplane.control.service_record import ServiceResult
+from rayplane.control.service_task import ServiceTask
 from rayplane.spec.layout import Layout
+from rayplane.spec.report import StageUse
 
 SHARES = ("compute", "wait", "comm", "optimizer", "other")
 
@@ -28,13 +31,49 @@ def result_object(name: str, layout: Layout, result: Result) -> dict[str, Any]:
         "holdout_before": result.holdout_before,
         "holdout_after": result.holdout_after,
         "tokens_per_s": round(result.tokens_per_s, 1),
-        "stages": [{k: round(v, 4) if isinstance(v, float) else v for k, v in asdict(s).items()} for s in result.stages],
+        "stages": _stages(result.stages),
         "checkpoint": result.checkpoint,
         "restarts": result.restarts,
         "wall_s": round(result.wall_s, 2),
         "params": result.params,
         "message": result.message,
     }
+
+
+def service_object(task: ServiceTask, result: ServiceResult) -> dict[str, Any]:
+    """What `rayplane run --json` ends with for a job that serves."""
+    layout = task.replica.layout
+    return {
+        "name": task.name,
+        "state": result.state,
+        "model": task.model,
+        "urls": list(result.urls),
+        "layout": {**asdict(layout), "boundaries": list(layout.boundaries)},
+        "steps": result.steps,
+        "tokens": result.tokens,
+        "stages": _stages(result.stages),
+        "restarts": result.restarts,
+        "wall_s": round(result.wall_s, 2),
+        "message": result.message,
+    }
+
+
+def show_service(console: Console, result: dict[str, Any]) -> None:
+    """Print the table and the summary of a service's final object."""
+    if result["stages"]:
+        show(console, _table(result["stages"]))
+    lines = {
+        "computed": f"{count(result['tokens'])} tokens of prompts and answers in {count(result['steps'])} steps",
+        "time": duration(result["wall_s"]),
+        "restarts": str(result["restarts"]) if result["restarts"] else "",
+    }
+    for name, text in lines.items():
+        if text:
+            say(console, f"{name:14} {text}")
+
+
+def _stages(stages: tuple[StageUse, ...]) -> list[dict[str, Any]]:
+    return [{k: round(v, 4) if isinstance(v, float) else v for k, v in asdict(s).items()} for s in stages]
 
 
 def nothing_done(name: str, checkpoint: Checkpoint, final_loss: float | None) -> dict[str, Any]:

@@ -1,60 +1,21 @@
-"""`rayplane run`: a job file becomes a trained model.
-
-load ──▶ lock the folder ──▶ find the cluster ──▶ plan ──▶ Controller ──▶ table, result
-            └─▶ finished, or another model's
-"""
+"""`rayplane run`: a job file becomes a trained model (`training`), or a service (`serving`)."""
 
 from __future__ import annotations
 
-from contextlib import nullcontext, suppress
-from dataclasses import asdict, dataclass
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from rayplane.cli.fleet import Fleet, Runtime, open_fleet
-from rayplane.cli.folder import finished_result, keep_result, refuse_others, set_aside
-from rayplane.cli.metrics import Metrics, Targets
-from rayplane.cli.profiles import ProfileOption, profiled
-from rayplane.cli.progress import progress
-from rayplane.cli.report import nothing_done, result_object, show_result
-from rayplane.cli.screen import say, screen, stdout_to_stderr, warnings_on
-from rayplane.cli.signals import stop_on_signals
-from rayplane.cli.words import as_json, count
-from rayplane.control.checkpoints import newest
-from rayplane.control.journal import loss_of
-from rayplane.control.lock import locked
-from rayplane.control.loop import Controller
-from rayplane.control.result import Result
-from rayplane.control.stop import Stop
-from rayplane.control.task import Task
-from rayplane.plan.explain import report
-from rayplane.plan.profile import in_words
-from rayplane.plan.search import plan
-from rayplane.runtime.group import Launch
-from rayplane.runtime.patience import GaveUp
-from rayplane.spec.job import JobSpec
-from rayplane.spec.load import load_job, load_model
-from rayplane.spec.model import ModelSpec
-from rayplane.spec.plan import Plan, Workload
-from rayplane.train.manifest import model_numbers
-
-ENTRY = "rayplane.train.worker"
-UNPACKED = "working_dir_files"
-"""The folder in which Ray unpacks what was submitted with --working-dir."""
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """What was asked for. Relative paths in a job are relative to where the command runs."""
-
-    job: JobSpec
-    model: ModelSpec
-    directory: Path
-    runtime: Runtime
-    profile: str
+from rayplane.cli.fleet import Options, Runtime
+from rayplane.cli.profiles import ProfileOption
+from rayplane.cli.screen import screen, stdout_to_stderr
+from rayplane.cli.serving import serve
+from rayplane.cli.training import train
+from rayplane.cli.words import as_json
+from rayplane.spec.job import ServeJob
+from rayplane.spec.load import load_job
 
 
 def run(
@@ -64,88 +25,13 @@ def run(
     fresh: Annotated[bool, typer.Option(help="Start over; what is in the job's folder is kept under another name.")] = False,
     profile: ProfileOption = "",
 ) -> None:
-    """Train a job, from its newest checkpoint if it has one. SIGTERM and Ctrl-C save first; a second one does not."""
+    """Train a job, from its newest checkpoint if it has one, or serve one. SIGTERM and Ctrl-C save first, or finish what runs; a second
+    one does not.
+    """
+    options = Options(runtime, fresh, profile)
     with stdout_to_stderr() if json else nullcontext():
         spec, console = load_job(job), screen(stderr=json)
-        order = Order(spec, load_model(spec.model), _directory(spec), runtime, profile)
-        final, exit_code = _run(order, fresh, console)
-        show_result(console, final)
+        final, exit_code = serve(spec, options, console) if isinstance(spec, ServeJob) else train(spec, options, console)
     if json:
         typer.echo(as_json(final))
     raise typer.Exit(exit_code)
-
-
-def _run(order: Order, fresh: bool, console: Console) -> tuple[dict[str, Any], int]:
-    """The final object and the exit code; a finished job is not run again."""
-    name, steps = order.job.name, order.job.train.steps
-    with locked(order.directory):
-        if fresh and (aside := set_aside(order.directory)):
-            say(console, f"the earlier run is kept in {aside}")
-        refuse_others(order.directory, name, order.model)
-        if known := finished_result(order.directory, steps):
-            say(console, f"{name} is finished: all of its {steps} steps are done; --fresh starts over")
-            return known, 0
-        try:
-            return _train(order, console)
-        except GaveUp:
-            say(console, f"{name} stopped before it was started")
-            found = newest(order.directory)
-            return nothing_done(name, found, loss_of(order.directory, found.step)), 0
-
-
-def _train(order: Order, console: Console) -> tuple[dict[str, Any], int]:
-    """Run the job to its end; the final object and the exit code."""
-    job, stop = order.job, Stop()
-    with stop_on_signals(stop), warnings_on(console), open_fleet(order.runtime, job) as fleet:
-        cluster = profiled(fleet.cluster, order.profile, found=True)
-        chosen = plan(order.model, Workload.of(job.train), cluster, None if job.layout == "auto" else job.layout)
-        _introduce(order, chosen, console)
-        with progress(console, job.train.steps) as shown:
-            metrics = Metrics(fleet.exporter, chosen.estimate.step_s)
-            observers = (shown, metrics, Targets(order.directory, fleet.targets, console))
-            result = Controller(_task(order, chosen, fleet), fleet.group, observers).run(stop)
-    final = result_object(job.name, chosen.layout, result)
-    if result.state == "finished":
-        with suppress(OSError):  # where the disk is full, who asks again gets a run that has nothing left to do
-            keep_result(order.directory, final)
-    _conclude(order, result, console)
-    return final, result.exit_code
-
-
-def _task(order: Order, chosen: Plan, fleet: Fleet) -> Task:
-    job = order.job.model_dump(mode="json")
-    job["train"]["checkpoint"]["dir"] = str(order.directory)
-    config = {"job": job, "layout": asdict(chosen.layout), "resume": "", "attempt": 1}
-    places = (fleet.device, str(order.directory / "logs"), str(Path.cwd()))
-    launch = Launch(order.job.name, chosen.layout, chosen.placement, ENTRY, config, *places)
-    return Task(order.directory, order.job.train.steps, order.job.limits, launch, model_numbers(order.model))
-
-
-def _introduce(order: Order, chosen: Plan, console: Console) -> None:
-    job, model = order.job, order.model
-    say(console, f"{job.name}: {model.name}, {count(model.num_params)} parameters, {job.train.steps} steps")
-    told = report(chosen)
-    say(console, ", ".join(f"{name} {value}" for name, value in zip(told.headers, told.ranked[0], strict=True)))
-    for text in (f"why: {told.why}", *(f"note: {note}" for note in told.notes)):
-        say(console, text)
-    if chosen.cluster.profile:
-        say(console, f"figures {in_words(chosen.cluster, job.train.precision)}")
-    if UNPACKED in order.directory.parts:
-        say(console, "note: train.checkpoint.dir lies where Ray unpacked this job, and may go with it: make it an absolute path")
-    checkpoint = newest(order.directory)
-    if checkpoint.path:
-        say(console, f"resuming from {checkpoint.path}: {checkpoint.step} of {job.train.steps} steps are done")
-
-
-def _conclude(order: Order, result: Result, console: Console) -> None:
-    again = "run it again to go on from there" if result.checkpoint else "no checkpoint was saved"
-    kept = f"the newest checkpoint has {newest(order.directory).step} steps, {again}" if result.checkpoint else again
-    if result.state == "drained":
-        say(console, f"{order.job.name} stopped after step {result.step}: {kept}")
-    if result.state == "failed":
-        kept = kept.replace("run it again", "once that is mended, run it again")
-        say(screen(stderr=True), f"{order.job.name} failed after step {result.step}: {result.message}\n{kept}")
-
-
-def _directory(job: JobSpec) -> Path:
-    return Path(job.train.checkpoint.dir).expanduser().absolute()

@@ -17,7 +17,7 @@ from rayplane.plan.pipe import Pipe, stages_of
 from rayplane.plan.search import plan
 from rayplane.plan.timeline import Timeline, play
 from rayplane.plan.train import Pricer
-from rayplane.spec.job import JobSpec
+from rayplane.spec.job import TrainJob
 from rayplane.spec.layout import Coord, Layout
 from rayplane.spec.load import load_model
 from rayplane.spec.passes import build
@@ -49,7 +49,7 @@ class Measured:
     """To what times of two hosts are right."""
 
 
-def planned(job: JobSpec) -> Planned:
+def planned(job: TrainJob) -> Planned:
     """The step of a job's plan, on the cluster that `rayplane plan` would take."""
     model, cluster = load_model(job.model), cluster_of(job)
     workload = Workload.of(job.train)

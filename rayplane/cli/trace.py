@@ -7,7 +7,6 @@ zb-h1, 2 stages, 4 microbatches: step 13.00 s, bubble 7.7%
 
 from __future__ import annotations
 
-import re
 from itertools import zip_longest
 from json import dumps
 from pathlib import Path
@@ -16,22 +15,21 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
+from rayplane.cli.drawn import draw, rows_of
 from rayplane.cli.screen import say, screen, show
 from rayplane.cli.timelines import Measured, Planned, alone, busy_s, in_flight, lanes, measured, planned
 from rayplane.cli.words import as_json, share
 from rayplane.errors import RayplaneError, SpecError
-from rayplane.plan.explain import seconds
+from rayplane.plan.report import seconds
 from rayplane.plan.timeline import Timeline
 from rayplane.spec.builders import BUILDERS
 from rayplane.spec.layout import Layout, unsupported
-from rayplane.spec.load import load_job
+from rayplane.spec.load import load_training
 from rayplane.telemetry.chrome import chrome
-from rayplane.telemetry.picture import GOES_ON, Rows, picture, scale
+from rayplane.telemetry.picture import Rows, scale
 from rayplane.telemetry.trace import Step, read
 
-STYLES = {"F": "blue", "B": "green", "I": "cyan", "W": "yellow", "R": "magenta", "O": "magenta"}
 STAGES, MICROBATCHES, VPP = 4, 8, {"interleaved": 2, "zbv": 2}
 GAP = 2
 """Columns between a stage's number and its row."""
@@ -54,7 +52,7 @@ def trace(
     elif schedule or pp or microbatches or vpp:
         raise SpecError("--schedule, --pp, --microbatches and --vpp draw a schedule without a job; give either them or a job file")
     else:
-        spec = load_job(job)
+        spec = load_training(job, "trace")
         plan = planned(spec)
         recorded, notes = read(Path(spec.train.checkpoint.dir).expanduser())
     seen = measured(recorded[-1]) if recorded else None
@@ -115,24 +113,20 @@ def _stages(timeline: Timeline) -> list[dict[str, Any]]:
 
 
 def _show(console: Console, plan: Planned, seen: Measured | None, width: int | None) -> None:
-    rows = _rows(plan.timeline)
+    rows = rows_of(plan.timeline)
     columns = (width or console.width) - max(map(len, rows)) - GAP
-    longest = rows if seen is None else max(rows, _rows(seen.timeline), key=_end_s)
+    longest = rows if seen is None else max(rows, rows_of(seen.timeline), key=_end_s)
     columns_per_s = scale(longest, columns)
     say(console, f"{plan.title}: {_summary(plan.timeline)}")
-    _draw(console, rows, columns_per_s)
+    draw(console, rows, columns_per_s)
     if seen is not None:
         other = "" if seen.layout == plan.layout else f" under {seen.layout}"
         replica = f", replica {seen.replica}" if seen.layout.dp > 1 else ""
         say(console, f"measured in step {seen.step}{other}{replica}: {_summary(seen.timeline)}")
-        _draw(console, _rows(seen.timeline), columns_per_s)
+        draw(console, rows_of(seen.timeline), columns_per_s)
         if seen.accuracy_s:
             say(console, f"note: times of one host beside those of another are right to {seconds(seen.accuracy_s)}")
     show(console, _table(plan, seen))
-
-
-def _rows(timeline: Timeline) -> Rows:
-    return {str(stage): row for stage, row in enumerate(timeline.ranks)}
 
 
 def _end_s(rows: Rows) -> float:
@@ -141,14 +135,6 @@ def _end_s(rows: Rows) -> float:
 
 def _summary(timeline: Timeline) -> str:
     return f"step {seconds(timeline.end_s)}, bubble {share(timeline.bubble)}"
-
-
-def _draw(console: Console, rows: Rows, columns_per_s: float) -> None:
-    for line in picture(rows, columns_per_s):
-        text = Text(line)
-        for op, style in STYLES.items():
-            text.highlight_regex(rf"{op}\d*(\.\d+)?[{re.escape(GOES_ON)}]*", style)
-        say(console, text)
 
 
 def _table(plan: Planned, seen: Measured | None) -> Table:

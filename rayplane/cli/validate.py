@@ -1,6 +1,7 @@
 """`rayplane validate`: every mistake of every file, or what the model comes to.
 
 jobs/quickstart.yaml: ok: tiny-llama, 1.64 M parameters, 300 steps of 4096 tokens
+jobs/serve-smollm2.yaml: ok: smollm2, 135 M parameters, served on port 8000, contexts of up to 4096 tokens
 jobs/bad.yaml:12: train.step: unknown field, did you mean 'steps'?
 """
 
@@ -14,7 +15,9 @@ import typer
 
 from rayplane.cli.words import as_json, count
 from rayplane.errors import SpecError
+from rayplane.spec.job import AnyJob, TrainJob
 from rayplane.spec.load import load_job, load_model
+from rayplane.spec.model import ModelSpec
 
 
 def validate(
@@ -46,9 +49,15 @@ def _check(path: Path) -> dict[str, Any]:
         "model": model.name,
         "params": model.num_params,
         "layers": model.layers,
-        "steps": job.train.steps,
-        "tokens_per_step": job.train.global_batch * job.train.data.seq_len,
+        **_purpose(job, model),
     }
+
+
+def _purpose(job: AnyJob, model: ModelSpec) -> dict[str, Any]:
+    """What the job does with its model."""
+    if isinstance(job, TrainJob):
+        return {"steps": job.train.steps, "tokens_per_step": job.train.global_batch * job.train.data.seq_len}
+    return {"port": job.serve.port, "max_context": job.serve.max_context or model.max_seq}
 
 
 def _show(check: dict[str, Any]) -> None:
@@ -56,4 +65,8 @@ def _show(check: dict[str, Any]) -> None:
         typer.echo(problem["text"], err=True)
     if check["ok"]:
         size = f"{check['model']}, {count(check['params'])} parameters"
-        typer.echo(f"{check['file']}: ok: {size}, {check['steps']} steps of {check['tokens_per_step']} tokens")
+        if "steps" in check:
+            purpose = f"{check['steps']} steps of {check['tokens_per_step']} tokens"
+        else:
+            purpose = f"served on port {check['port']}, contexts of up to {check['max_context']} tokens"
+        typer.echo(f"{check['file']}: ok: {size}, {purpose}")

@@ -83,7 +83,7 @@ class Attempt:
         self._done[rank] = message["drained"]
         if message.get("holdout_loss") is not None:
             self.holdout_after = message["holdout_loss"]
-        return [GangDone(message["step"], any(self._done.values()))] if len(self._done) == self._size else []
+        return [GangDone(message.get("step", 0), any(self._done.values()))] if len(self._done) == self._size else []
 
     def _all_heard(self, now_s: float) -> None:
         self._heard_s = dict.fromkeys(self._heard_s, now_s)

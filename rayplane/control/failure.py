@@ -22,6 +22,7 @@ LOST_CONNECTION = (
     "socket timeout",
     "remote process exited",
     "remote end closed",
+    "closed its connection",
     "timed out waiting",
 )
 """How gloo, NCCL and the store say that the other side is gone."""

@@ -15,8 +15,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from rayplane.control.event import Event, StepDone
-from rayplane.control.state import State
-from rayplane.control.status import EVENTS_FILE, Status, state_name, write_status
+from rayplane.control.service import ServiceEvent
+from rayplane.control.service_status import ServiceStatus
+from rayplane.control.status import EVENTS_FILE, Status, write_status
 from rayplane.errors import RayplaneError
 
 STATUS_EVERY_S = 1.0
@@ -27,25 +28,26 @@ log = logging.getLogger(__name__)
 class Journal:
     """Writes one job's event log and state. `unix_s` is the caller's clock."""
 
-    def __init__(self, directory: Path):
+    def __init__(self, directory: Path, field: str = "train.checkpoint.dir"):
+        """`field` is the one of the job that names the folder. RayplaneError where nothing can be written there."""
         self._directory = directory
         try:
             directory.mkdir(parents=True, exist_ok=True)
             self._events = (directory / EVENTS_FILE).open("a", buffering=1)
         except OSError as error:
-            raise RayplaneError(f"train.checkpoint.dir: cannot write to {error.filename}: {error.strerror}") from error
+            raise RayplaneError(f"{field}: cannot write to {error.filename}: {error.strerror}") from error
         self._written_unix_s = 0.0
         self._failed = False
 
-    def event(self, state: State, event: Event, unix_s: float) -> None:
-        """Append an event and the state that it led to."""
-        line = {"unix_s": round(unix_s, 3), "event": type(event).__name__, **asdict(event), "state": state_name(state)}
+    def event(self, state: str, event: Event | ServiceEvent, unix_s: float) -> None:
+        """Append an event and the name of the state that it led to."""
+        line = {"unix_s": round(unix_s, 3), "event": type(event).__name__, **asdict(event), "state": state}
         with self._forgiving():
             self._events.write(json.dumps(line) + "\n")
 
-    def status(self, status: Status, event: Event | None) -> None:
-        """Replace state.json; steps are written at most once a second, everything else at once."""
-        if isinstance(event, StepDone) and status.updated_unix_s - self._written_unix_s < STATUS_EVERY_S:
+    def status(self, status: Status | ServiceStatus, at_once: bool) -> None:
+        """Replace state.json; at most once a second where it need not be at once."""
+        if not at_once and status.updated_unix_s - self._written_unix_s < STATUS_EVERY_S:
             return
         self._written_unix_s = status.updated_unix_s
         with self._forgiving():

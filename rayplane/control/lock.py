@@ -26,13 +26,16 @@ TRY_EVERY_S = 0.05
 
 
 @contextmanager
-def locked(directory: Path) -> Iterator[None]:
-    """Hold the folder's lock, once the ranks of earlier controllers are gone; raises RayplaneError naming who has it."""
-    with _opened(lock_path(directory)) as file:
+def locked(directory: Path, field: str = "train.checkpoint.dir") -> Iterator[None]:
+    """Hold the folder's lock, once the ranks of earlier controllers are gone; raises RayplaneError naming who has it.
+
+    `field` is the one of the job that names the folder.
+    """
+    with _opened(lock_path(directory), field) as file:
         if not any(_try(file, fcntl.LOCK_EX, pause_s=TRY_EVERY_S) for _ in range(TRIES)):
             file.seek(0)
             owner = file.read().strip() or "an unknown process"
-            raise RayplaneError(f"{directory} is in use by {owner}; stop that run first, or set another train.checkpoint.dir")
+            raise RayplaneError(f"{directory} is in use by {owner}; stop that run first, or set another {field}")
         with contextlib.suppress(OSError):  # a full disk costs the owner's name, not the lock
             os.ftruncate(file.fileno(), 0)
             os.write(file.fileno(), f"pid {os.getpid()} on {socket.gethostname()}".encode())
@@ -61,12 +64,12 @@ def lease_path(directory: Path) -> Path:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[IO[str]]:
+def _opened(path: Path, field: str) -> Iterator[IO[str]]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("a+")
     except OSError as error:
-        raise RayplaneError(f"train.checkpoint.dir: cannot write beside it ({path}: {error.strerror}); name another folder") from error
+        raise RayplaneError(f"{field}: cannot write beside it ({path}: {error.strerror}); name another folder") from error
     with file:
         yield file
 

@@ -93,7 +93,7 @@ class Controller:
         except BaseException as error:
             reason = str(error) if isinstance(error, RayplaneError) else f"the controller failed: {error!r}"
             self.state = Failed(self.state.progress, reason, 1)
-            self._journal.status(self._record.status(self.state), None)
+            self._journal.status(self._record.status(self.state), at_once=True)
             raise
         finally:
             self._group.close()
@@ -183,8 +183,8 @@ class Controller:
             for observer in self._observers:
                 observer.on_step(reports)
         self._record.hear(self._attempt)
-        self._journal.event(self.state, event, time.time())
-        self._journal.status(self._record.status(self.state), event)
+        self._journal.event(state_name(self.state), event, time.time())
+        self._journal.status(self._record.status(self.state), at_once=not isinstance(event, StepDone))
         if type(before) is not type(self.state):
             log.info("%s attempt %d: %s", self._task.launch.name, self.state.progress.attempt, state_name(self.state))
         for observer in self._observers:

@@ -75,7 +75,7 @@ def write_json(path: Path, value: Any) -> None:
     aside.replace(path)
 
 
-def write_status(directory: Path, status: Status) -> None:
+def write_status(directory: Path, status: Any) -> None:
     """Replace the folder's state.json."""
     write_json(directory / STATUS_FILE, asdict(status))
 
@@ -97,9 +97,9 @@ def _first_fault(error: ValidationError) -> str:
     return ": ".join([*map(str, fault["loc"]), fault["msg"]])
 
 
-def ended(status: Status) -> bool:
+def ended(state: str) -> bool:
     """Whether the job's last controller ended it in order."""
-    return status.state in {"drained", "finished", "failed"}
+    return state in {"drained", "finished", "stopped", "failed"}
 
 
 def this_process() -> tuple[int, str]:

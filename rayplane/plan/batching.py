@@ -31,6 +31,7 @@ class Request:
     output: int
     """Tokens still to produce."""
     computed: int = 0
+    """Tokens of it that are in the cache: at first those that it has in common with earlier ones, which count once for each."""
     first: float = -1.0
     last: float = 0.0
     produced: int = 0

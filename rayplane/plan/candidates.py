@@ -15,6 +15,7 @@ What the runtime does not execute (`spec.layout.unsupported`) is not among them.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
@@ -23,11 +24,13 @@ from rayplane.plan.topology import Topology
 from rayplane.spec.builders import BUILDERS
 from rayplane.spec.layout import Layout, split, unsupported
 from rayplane.spec.model import ModelSpec
-from rayplane.spec.plan import Rejected, Workload
+from rayplane.spec.plan import Workload
 
 MAX_MICRO_BATCH = 64
 """Beyond this a microbatch fills any device; larger ones only cost memory."""
 MAX_VPP = 4
+SCHEDULES = tuple(name for name in BUILDERS if name != "zb-h2")
+"""Those tried unasked: where every step waits for the norm of all gradients, zb-h2 takes as long as zb-h1 and twice the memory."""
 Ladder = list[Layout]
 """Layouts that differ in micro_batch alone, smallest first. A larger one needs no less memory: beyond one too large none is tried."""
 RECOMPUTE = ("none", "selective", "full")
@@ -57,14 +60,13 @@ class Space:
         return max(1, self.workload.seq_len // LEAST_CP_TOKENS)
 
 
-def using_all(space: Space) -> tuple[list[Layout], list[Rejected]]:
-    """Degrees that use every device: those possible, and those refused."""
-    possible, refused = [], []
+def using_all(space: Space) -> tuple[list[Layout], array[int]]:
+    """Degrees that use every device: those possible, and those refused, of these the four numbers each."""
+    possible, refused = [], array("Q")
     for pp, cp, tp in _factors(space.num_devices, space.max_cp):
         layout = Layout(dp=space.num_devices // (pp * cp * tp), pp=pp, cp=cp, tp=tp)
-        reason = impossible(space, layout) or outside(space, layout)
-        if reason:
-            refused.append(Rejected(layout, reason))
+        if refusal(space, layout):
+            refused.extend((layout.dp, pp, cp, tp))
         else:
             possible.append(layout)
     return possible, refused
@@ -79,6 +81,11 @@ def using_fewer(space: Space) -> list[Layout]:
             if dp and dp * pp * cp * tp < space.num_devices:
                 out.append(Layout(dp=dp, pp=pp, cp=cp, tp=tp))
     return out
+
+
+def refusal(space: Space, layout: Layout) -> str | None:
+    """Why degrees are not tried."""
+    return impossible(space, layout) or outside(space, layout)
 
 
 def impossible(space: Space, layout: Layout) -> str | None:
@@ -113,7 +120,7 @@ def unequal(layout: Layout, global_batch: int) -> str | None:
 def variants(space: Space, degrees: Layout) -> list[Ladder]:
     """Every schedule, vpp, sp, zero and shard for some degrees, without recomputation, each with every micro_batch."""
     num_chunks = [v for v in range(1, MAX_VPP + 1) if degrees.pp * v <= space.model.layers]
-    runs = product(BUILDERS, num_chunks) if degrees.pp > 1 else (("1f1b", 1),)
+    runs = product(SCHEDULES, num_chunks) if degrees.pp > 1 else (("1f1b", 1),)
     marks = product((False, True) if degrees.tp > 1 else (False,), _zeros(space, degrees))
     kinds = [
         replace(degrees, schedule=name, vpp=v, sp=sp, zero=zero, shard=shard) for (name, v), (sp, (zero, shard)) in product(runs, marks)

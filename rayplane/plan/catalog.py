@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -70,10 +70,21 @@ def device(kind: str, field: str = "device") -> DeviceKind:
     raise SpecError(Problem(f"unknown device kind '{kind}', {hint}Known: {', '.join(kinds)}", field))
 
 
+def kinds() -> tuple[DeviceKind, ...]:
+    """Every device kind."""
+    return tuple(_kinds().values())
+
+
 def slowest(cluster: ClusterSpec) -> DeviceKind:
     """The kind of device that holds the others up: the one with the least bf16 throughput."""
     kinds = sorted({n.kind for n in cluster.nodes})
     return min((device(k) for k in kinds), key=lambda d: d.peak_flops["bf16"] * d.gemm_efficiency)
+
+
+def at_least(memory_bytes: int, but: str) -> list[str]:
+    """Kinds with so much memory, those with least of it first; not the host's."""
+    kinds = [k for k in _kinds().values() if k.memory_bytes >= memory_bytes and not k.is_host and k.name != but]
+    return [k.name for k in sorted(kinds, key=lambda k: (k.memory_bytes, k.name))]
 
 
 def described(section: ClusterSection) -> ClusterSpec:
@@ -89,7 +100,7 @@ def described(section: ClusterSection) -> ClusterSpec:
     problems += [Problem(f"two nodes are called '{name}'; give each entry its own name", "cluster.nodes.name") for name in twice[:3]]
     if problems:
         raise SpecError(problems)
-    known = _common_links(nodes)
+    known = common_links(nodes)
     links = Links(*(_link(getattr(section.links, distance), getattr(known, distance)) for distance in ("island", "node", "fabric")))
     return ClusterSpec(tuple(nodes), links)
 
@@ -110,7 +121,7 @@ def _expand(entry: NodeSection) -> list[Node]:
     return [Node(name, entry.devices, known.name, entry.island or name, memory) for name in names]
 
 
-def _common_links(nodes: list[Node]) -> Links:
+def common_links(nodes: Sequence[Node]) -> Links:
     """Catalog links of the kinds present; of several kinds, the slower link at each distance."""
     known = [device(k).links for k in sorted({n.kind for n in nodes})]
     return Links(*(min((getattr(k, distance) for k in known), key=_speed) for distance in ("island", "node", "fabric")))

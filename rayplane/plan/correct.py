@@ -28,7 +28,7 @@ from rayplane.spec.layout import Layout
 from rayplane.spec.model import ModelSpec
 from rayplane.spec.observation import Observation
 from rayplane.spec.plan import Workload
-from rayplane.spec.profile import Factor, Hardware, Profile, Versions
+from rayplane.spec.profile import FORMAT, Factor, Hardware, Observed, Profile, Versions
 
 SPREADS = {MEASURED: 0.15, TABLE: 0.30, ASSUMED: 0.60}
 """How far off a term may be, by the source of the figure that it rests on most."""
@@ -106,12 +106,20 @@ def with_beliefs(cluster: ClusterSpec, beliefs: Beliefs) -> ClusterSpec:
     return replace(cluster, profile=known.model_copy(update={"correction": factors}))
 
 
+def corrected(cluster: ClusterSpec, correction: Correction, of: Observed) -> ClusterSpec:
+    """The cluster with a profile that holds what was learned, and of which run; to be saved and planned with."""
+    learned = with_beliefs(cluster, correction.after).profile
+    assert learned is not None, "it was just given one"
+    factors = tuple(f.model_copy(update={"seen": correction.seen[f.term]}) for f in learned.correction)
+    return replace(cluster, profile=learned.model_copy(update={"format": FORMAT, "correction": factors, "observed": of}))
+
+
 def _known(profile: Profile | None) -> dict[str, Belief]:
     return {f.term: Belief(f.value, f.spread) for f in profile.correction} if profile else {}
 
 
 def _plain(profile: Profile | None) -> Profile | None:
-    return profile.model_copy(update={"correction": ()}) if profile else None
+    return profile.model_copy(update={"correction": (), "observed": None}) if profile else None
 
 
 def _check_layout(layout: Layout, seen: Observation) -> None:

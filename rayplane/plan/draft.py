@@ -15,6 +15,7 @@ from rayplane.plan.memory import StageMemory
 from rayplane.plan.order import Orders
 from rayplane.plan.pipe import Pipe, lower_bound_s
 from rayplane.plan.recurrence import RECURRENCES
+from rayplane.plan.runs import Run
 from rayplane.plan.timeline import Timeline, play
 from rayplane.spec.builders import BUILDERS
 from rayplane.spec.layout import Layout
@@ -62,11 +63,13 @@ class Outline:
     samples: tuple[int, ...]
     """Samples of each microbatch of the busiest replica."""
     memory: tuple[StageMemory, ...]
-    """By stage."""
+    """Of the fullest stage of each of the runs."""
     memory_bytes: int
-    """Of the fullest stage."""
+    """Of the fullest stage; where devices differ, as if on the largest."""
     exact: bool
     """Whether activations in flight were counted; else memory is a lower bound."""
+    runs: tuple[Run, ...]
+    """The stages by kind of device."""
 
     @property
     def part(self) -> tuple[float, ...]:
@@ -80,8 +83,17 @@ class Outline:
 
     @property
     def fullest(self) -> StageMemory:
-        """The stage that needs most."""
-        return max(self.memory, key=lambda stage: stage.total)
+        """The stage that needs most of its device."""
+        return self._fullest[1]
+
+    @property
+    def room_bytes(self) -> int:
+        """Of that device."""
+        return self._fullest[0].memory_bytes
+
+    @property
+    def _fullest(self) -> tuple[Run, StageMemory]:
+        return max(zip(self.runs, self.memory, strict=True), key=lambda pair: pair[1].total / pair[0].memory_bytes)
 
 
 @dataclass(frozen=True, slots=True)

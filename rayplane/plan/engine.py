@@ -23,6 +23,8 @@ class Engine:
     """Share of a sequence's output for which there must be room before it is admitted; below 1 it may be put off later."""
     memory_share: float = 0.9
     """Of a device, for weights, workspace and cache."""
+    balanced: bool = False
+    """Whether the stage with the head has fewer layers, so that none waits for it; else each has as many."""
     launch_us: float = 500.0
     """Host's time to launch a layer of a step with prompts; steps that only decode are replayed from a graph."""
     step_s: float = 0.8e-3
@@ -39,4 +41,4 @@ class Engine:
     """More of that for each token of the prompt."""
 
 
-RAYPLANE = Engine()
+RAYPLANE = Engine(balanced=True)

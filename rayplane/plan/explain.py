@@ -1,126 +1,117 @@
-"""A plan as rows and sentences: what `rayplane plan` prints, and the same as plain data for programs.
+"""Why a plan is as it is: everything that `rayplane explain` tells, from a model, a workload and a cluster.
 
-layout            step      tokens/s  memory per device  bubble  verdict
-dp2 mb8           4.46 s         919  1.6 GB             0%      fits
-pp2 1f1b mb1 5+3  4.91 s         834  0.7 GB             11%     fits
-tp2 mb16          5.20 s         787  1.5 GB             0%      fits
-dp2 mb8 takes 455 ms a step less than pp2 1f1b mb1 5+3: compute -370 ms, bubble -206 ms, dp +91.6 ms, optimizer +29.5 ms
+study ──▶ waterfalls ─ axes ─ sweeps ─ stages ─ timeline ─ what-ifs ──▶ answers ──▶ Explanation
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 
+from rayplane.plan.answers import answers
+from rayplane.plan.bounds import axes
+from rayplane.plan.changed import Setting
+from rayplane.plan.draft import Draft, timeline
+from rayplane.plan.explanation import Explanation, StageShare
+from rayplane.plan.facts import Facts
 from rayplane.plan.memory import gigabytes
-from rayplane.spec.layout import Layout
-from rayplane.spec.plan import Candidate, Estimate, Plan
+from rayplane.plan.profile import in_words
+from rayplane.plan.study import Study, study
+from rayplane.plan.sweeps import sweeps
+from rayplane.plan.waterfalls import waterfalls
+from rayplane.plan.whatif import setting_of, what_if
+from rayplane.spec.cluster import ClusterSpec
+from rayplane.spec.job import LayoutSection
+from rayplane.spec.model import ModelSpec
+from rayplane.spec.plan import Workload
 
-HEADERS = ("layout", "step", "tokens/s", "memory per device", "bubble", "verdict")
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What to print: the ranked table (the winner first), the refused layouts, and sentences."""
-
-    headers: tuple[str, ...]
-    ranked: tuple[tuple[str, ...], ...]
-    refused: tuple[tuple[str, str], ...]
-    """(layout, reason)."""
-    why: str
-    notes: tuple[str, ...]
+MOST_ACTIONS = 2000
+"""More of compute are too many to draw: then only some of the microbatches are shown."""
+SHOWN_PER_STAGE = 3
 
 
-def report(plan: Plan) -> Report:
-    """Everything a user may want to see of a plan."""
-    winner = Candidate(plan.layout, plan.estimate)
-    return Report(
-        headers=HEADERS,
-        ranked=tuple(_row(c) for c in (winner, *plan.runners_up)),
-        refused=tuple((str(r.layout), r.reason) for r in plan.rejected),
-        why=why(plan),
-        notes=tuple(_notes(plan)),
+def explain(
+    model: ModelSpec,
+    workload: Workload,
+    cluster: ClusterSpec,
+    section: LayoutSection | None,
+    what_ifs: Sequence[str] = (),
+    name: str = "",
+) -> Explanation:
+    """Plan, and say why. Raises what `search.plan` raises, and SpecError for a what-if that cannot be read or done."""
+    for written in what_ifs:
+        setting_of(written, Setting(cluster, workload))
+    of = study(model, workload, cluster, section)
+    facts = Facts(of, axes(of), sweeps(of), stages(of))
+    drawn, shown = _drawn(of)
+    return Explanation(
+        name=name or model.name,
+        model=model_in_words(model, workload),
+        cluster=cluster_in_words(cluster),
+        plan=of.plan,
+        waterfalls=waterfalls(of),
+        axes=facts.axes,
+        sweeps=facts.sweeps,
+        stages=facts.stages,
+        timeline=timeline(drawn),
+        what_ifs=tuple(what_if(of, written) for written in what_ifs),
+        answers=answers(facts),
+        figures=in_words(cluster, workload.precision),
+        shown_microbatches=shown,
     )
 
 
-def why(plan: Plan) -> str:
-    """The winner against the next: which terms of the step make the difference; and what was faster but tight in memory."""
-    ours = plan.estimate
-    faster = [c for c in plan.runners_up if c.estimate.step_s < ours.step_s]
-    slower = [c for c in plan.runners_up if c.estimate.step_s >= ours.step_s]
-    said = []
-    if faster:
-        less_s, needs = seconds(ours.step_s - faster[0].estimate.step_s), gigabytes(faster[0].estimate.memory_bytes)
-        said.append(f"{faster[0].layout} would take {less_s} a step less, but is tight: {needs}")
-    if slower:
-        gain_s = slower[0].estimate.step_s - ours.step_s
-        said.append(f"{plan.layout} takes {seconds(gain_s)} a step less than {slower[0].layout}: {_terms(ours, slower[0].estimate)}")
-    return "; ".join(said) or f"{plan.layout} is the only layout that the job and the cluster leave"
+def stages(of: Study) -> tuple[StageShare, ...]:
+    """Each stage of the winner: on which devices, and what it computes and holds there."""
+    layout, cluster = of.layout, of.plan.cluster
+    nodes = {n.name: n for n in cluster.nodes}
+    where: list[dict[str, int]] = [{} for _ in range(layout.pp)]
+    for slot in of.plan.placement.slots:
+        node = nodes[slot.node]
+        where[slot.stage][node.kind] = min(node.memory_bytes, where[slot.stage].get(node.kind, node.memory_bytes))
+    return tuple(
+        StageShare(
+            stage=stage,
+            layers=tuple(layout.boundaries[c] for c in layout.chunks_of_stage(stage)),
+            kind=", ".join(sorted(where[stage])),
+            compute_s=of.plan.estimate.stage_s[stage],
+            memory=tuple(memory.terms().items()),
+            memory_bytes=memory.total,
+            capacity_bytes=min(where[stage].values()),
+        )
+        for stage, memory in enumerate(of.pricer.by_stage(of.draft.outline))
+    )
 
 
-def _terms(ours: Estimate, theirs: Estimate) -> str:
-    """The terms that differ most."""
-    deltas = sorted(((ours.time_s[t] - theirs.time_s[t], t) for t in ours.time_s), key=lambda d: (-abs(d[0]), d[1]))
-    shown = [
-        f"{term} {'+' if delta > 0 else '-'}{seconds(abs(delta))}"
-        for delta, term in deltas[:4]
-        if abs(delta) > 0.05 * abs(deltas[0][0])
-    ]
-    return ", ".join(shown) or "they take the same time"
+def model_in_words(model: ModelSpec, workload: Workload) -> str:
+    """`small: 1.1 B parameters, 16 layers of 2048, …; 64 x 4,096 tokens a step in bf16`."""
+    heads = f"{model.heads} heads" + (f" with {model.kv_heads} of KV" if model.kv_heads < model.heads else "")
+    billions = f"{model.num_params / 1e9:.3g} B" if model.num_params >= 1e9 else f"{model.num_params / 1e6:.3g} M"
+    return (
+        f"{model.name}: {billions} parameters, {model.layers} layers of {model.hidden}, {heads}, vocabulary {model.vocab:,}; "
+        f"{workload.global_batch} x {workload.seq_len:,} tokens a step in {workload.precision}"
+    )
 
 
-def as_json(plan: Plan) -> dict[str, Any]:
-    """The plan as plain data."""
-    return {
-        "layout": asdict(plan.layout),
-        "num_microbatches": plan.num_microbatches,
-        **asdict(plan.estimate),
-        "evaluated": 1 + len(plan.runners_up) + len(plan.rejected),
-        "placement": [asdict(slot) for slot in plan.placement.slots],
-        "runners_up": [{"layout": asdict(c.layout), **asdict(c.estimate)} for c in plan.runners_up],
-        "rejected": [{"layout": asdict(r.layout), "reason": r.reason} for r in plan.rejected],
-        "why": why(plan),
-        "notes": _notes(plan),
-    }
+def cluster_in_words(cluster: ClusterSpec) -> str:
+    """`64 x h100-sxm (80.0 GB) in 8 islands of 8; 450 GB/s a device within an island, 50 across`."""
+    kinds = Counter[tuple[str, int]]()
+    for node in cluster.nodes:
+        kinds[node.kind, node.memory_bytes] += node.devices
+    devices = " and ".join(f"{count} x {kind} ({gigabytes(memory)})" for (kind, memory), count in kinds.items())
+    islands = Counter(sum(n.devices for n in nodes) for nodes in cluster.islands.values())
+    shape = " and ".join(f"{count} island{'s' if count > 1 else ''} of {size}" for size, count in islands.items())
+    links = cluster.links
+    return f"{devices} in {shape}; {links.island.gbytes_s:g} GB/s a device within an island, {links.fabric.gbytes_s:g} across"
 
 
-def seconds(value: float) -> str:
-    """With three digits, in the unit that suits."""
-    if value >= 1 or value == 0:
-        return f"{value:.2f} s"
-    return f"{value * 1e3:.3g} ms" if value >= 1e-3 else f"{value * 1e6:.3g} µs"
-
-
-def _row(candidate: Candidate) -> tuple[str, ...]:
-    e = candidate.estimate
-    tokens = f"{e.tokens_s:,.0f}"
-    return str(candidate.layout), seconds(e.step_s), tokens, gigabytes(e.memory_bytes), f"{e.bubble:.0%}", e.verdict
-
-
-def _notes(plan: Plan) -> list[str]:
-    """What the table does not say."""
-    notes = []
-    idle = plan.cluster.num_devices - plan.layout.size
-    if idle:
-        causes = [r.reason for r in plan.rejected if r.layout.size == plan.cluster.num_devices]
-        because = f": with all of them, {_first(causes)}" if causes else ", as the job's layout asks"
-        notes.append(f"uses {plan.layout.size} of {plan.cluster.num_devices} devices{because}")
-    kinds = sorted({n.kind for n in plan.cluster.nodes})
-    if len(kinds) > 1:
-        notes.append(f"devices of several kinds ({', '.join(kinds)}): priced as the slowest, with the memory of the smallest")
-    if _crosses(plan.layout, plan):
-        notes.append(f"tp {plan.layout.tp} leaves an island, so its collectives run over the fabric")
-    return notes
-
-
-def _first(causes: list[str]) -> str:
-    return causes[0] + (f" ({len(causes) - 1} more below)" if len(causes) > 1 else "")
-
-
-def _crosses(layout: Layout, plan: Plan) -> bool:
-    """Whether a tp group, of consecutive ranks, has members in two islands."""
-    islands: dict[int, set[str]] = {}
-    for slot in plan.placement.slots:
-        for rank in slot.ranks:
-            islands.setdefault(rank // layout.tp, set()).add(slot.island)
-    return any(len(names) > 1 for names in islands.values())
+def _drawn(of: Study) -> tuple[Draft, int]:
+    """What the timeline shows: the step, or one of fewer microbatches where all would be too many."""
+    outline, layout = of.draft.outline, of.layout
+    m = len(outline.samples)
+    most = max(1, MOST_ACTIONS // (3 * layout.num_chunks))
+    if m <= most:
+        return of.draft, m
+    few = min(m, max(most, SHOWN_PER_STAGE * layout.pp if layout.pp > 1 else 1))
+    return replace(of.draft, outline=replace(outline, samples=outline.samples[:few])), few

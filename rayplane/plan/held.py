@@ -9,13 +9,20 @@ W0.0              1 whole               W  which are freed then
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from itertools import zip_longest
-from operator import ge
+from operator import ge, mul
 
+import numpy as np
+from numpy.typing import NDArray
+
+from rayplane.plan.programs import CHUNK, KINDS
 from rayplane.spec.schedule import Action, Op, Schedule
 
 Held = tuple[int, ...]
 """Microbatches held at one moment: whole ones of each chunk of a stage, then halves of each."""
+Moments = NDArray[np.int32]
+"""Several such moments, [moment, microbatches held]."""
 COMPARED = 8
 """So many are compared with the others: enough to drop nearly all that do not matter."""
 
@@ -25,10 +32,34 @@ def fullest(schedule: Schedule) -> tuple[tuple[Held, ...], ...]:
     return tuple(_moments(actions, _chunks(schedule, stage)) for stage, actions in enumerate(schedule.ranks))
 
 
-def most_bytes(moments: Iterable[Held], whole_bytes: Sequence[int], half_bytes: Sequence[int]) -> int:
+def moments(program: bytes, num_chunks: int) -> Moments:
+    """Those of a stage, from its program."""
+    codes = np.frombuffer(program, np.uint8)
+    held = _changes(num_chunks)[codes].cumsum(0, dtype=np.int32)
+    freed = np.append(codes[1:] % CHUNK != KINDS.index(Op.FORWARD), True)
+    return np.array(_peaks(set(map(tuple, held[freed].tolist()))), np.int32)
+
+
+def most_bytes(held: Iterable[Held] | Moments, whole_bytes: Sequence[int], half_bytes: Sequence[int]) -> int:
     """Bytes at the fullest moment of a stage, for the bytes that one microbatch takes in each of its chunks."""
     sizes = (*whole_bytes, *half_bytes)
-    return max(sum(n * size for n, size in zip(held, sizes, strict=True)) for held in moments)
+    if isinstance(held, np.ndarray):
+        at_each: NDArray[np.int64] = held @ np.array(sizes)
+        return int(at_each.max())
+    most: int = max(sum(map(mul, moment, sizes)) for moment in held)
+    return most
+
+
+@cache
+def _changes(num_chunks: int) -> NDArray[np.int32]:
+    """[program's byte, microbatches held]: what an Action adds."""
+    out = np.zeros((CHUNK * num_chunks, 2 * num_chunks), np.int32)
+    for chunk in range(num_chunks):
+        whole, half = chunk, num_chunks + chunk
+        forward, backward, input_grad, weight_grad = range(CHUNK * chunk, CHUNK * (chunk + 1))
+        out[[forward, backward, input_grad], whole] = 1, -1, -1
+        out[[input_grad, weight_grad], half] = 1, -1
+    return out
 
 
 def _chunks(schedule: Schedule, stage: int) -> list[int]:

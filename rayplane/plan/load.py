@@ -33,6 +33,8 @@ class Load:
     """Requests a second."""
     requests: int = 0
     """In all; 0: ten times the concurrency."""
+    cached: float = 0.0
+    """Share of each prompt that the prefix cache has."""
     spread: float = 0.0
     """Lengths lie evenly within this share around those above."""
     warm: float = 0.0
@@ -48,6 +50,11 @@ class Load:
         a, b = ((index * step) % 1 - 0.5 for step in (GOLDEN, PLASTIC))
         prompt, output = self.prompt * (1 + 2 * self.spread * a), self.output * (1 + 2 * self.spread * b)
         return max(1, round(prompt)), max(1, round(output))
+
+    def request(self, index: int, arrival: float) -> Request:
+        """One of them; the last token of its prompt is computed in any case."""
+        prompt, output = self.lengths(index)
+        return Request(arrival, prompt, output, computed=min(prompt - 1, round(self.cached * prompt)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +93,7 @@ def play(replica: Replica, room: Room, load: Load) -> Played:
     def issue(when: float) -> None:
         nonlocal issued
         if issued < load.count:
-            batching.come(Request(when, *load.lengths(issued)))
+            batching.come(load.request(issued, when))
             issued += 1
 
     batching = Batching(replica, room.tokens, issue if load.concurrency else _nothing)

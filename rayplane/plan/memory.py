@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from rayplane.plan.activations import Kept
 from rayplane.plan.compute import Microbatch
-from rayplane.plan.held import Held, most_bytes
+from rayplane.plan.held import Held, Moments, most_bytes
 from rayplane.plan.pipe import chunks_of_stages, recomputed
 from rayplane.plan.states import States, of_parameter, states
 from rayplane.spec.layout import Layout
@@ -53,20 +53,39 @@ class StageMemory:
         }
 
 
-def stage_memory(work: Microbatch, of: Kept, layout: Layout, held: Sequence[Sequence[Held]]) -> tuple[StageMemory, ...]:
+def stage_memory(work: Microbatch, of: Kept, layout: Layout, held: Sequence[Sequence[Held] | Moments]) -> tuple[StageMemory, ...]:
     """Memory of every stage; `work` is one microbatch on the fullest tp rank, `held` what each stage holds at its fullest."""
-    last, known = layout.num_chunks - 1, dict[object, StageMemory]()
-    common = dict[object, _Common]()
+    common, in_flight_bytes = _common_of_stages(work, of, layout), dict[tuple[int, int], StageMemory]()
     out = []
-    for chunks, moments in zip(chunks_of_stages(layout), held, strict=True):
-        # Stages in the middle are often alike.
-        alike = (tuple(layout.boundaries[c] for c in chunks), 0 in chunks, last in chunks)
-        if alike not in common:
-            common[alike] = _common(work, of, layout, chunks)
-        if (alike, *moments) not in known:
-            known[alike, *moments] = _stage(work, common[alike], moments)
-        out.append(known[alike, *moments])
+    for stage, moments in zip(common, held, strict=True):
+        most = most_bytes(moments, stage.whole, stage.half)
+        if (id(stage), most) not in in_flight_bytes:
+            in_flight_bytes[id(stage), most] = _stage(work, stage, most)
+        out.append(in_flight_bytes[id(stage), most])
     return tuple(out)
+
+
+def fullest(work: Microbatch, of: Kept, layout: Layout, held: Sequence[Sequence[Held] | Moments], stages: slice) -> StageMemory:
+    """The largest of some stages, without making the others."""
+    most = dict[int, tuple[int, _Common]]()
+    for stage, moments in zip(_common_of_stages(work, of, layout)[stages], held[stages], strict=True):
+        in_flight_bytes = most_bytes(moments, stage.whole, stage.half)
+        if in_flight_bytes > most.get(id(stage), (-1, stage))[0]:
+            most[id(stage)] = in_flight_bytes, stage
+    return max((_stage(work, stage, in_flight_bytes) for in_flight_bytes, stage in most.values()), key=lambda s: s.total)
+
+
+def _common_of_stages(work: Microbatch, of: Kept, layout: Layout) -> list[_Common]:
+    """By stage; those in the middle are often alike, and then the same."""
+    last, cut, known = layout.num_chunks - 1, layout.boundaries, dict[tuple[int, ...], _Common]()
+    out = []
+    for chunks in chunks_of_stages(layout):
+        alike = (chunks[0] == 0, chunks[-1] == last, *[cut[c] for c in chunks])
+        stage = known.get(alike)
+        if stage is None:
+            stage = known[alike] = _common(work, of, layout, chunks)
+        out.append(stage)
+    return out
 
 
 def in_flight(layout: Layout, num_microbatches: int) -> list[list[Held]]:
@@ -121,8 +140,8 @@ def _common(work: Microbatch, of: Kept, layout: Layout, chunks: Sequence[int]) -
     return _Common(held, whole, half, of.workspace, of.logits if layout.num_chunks - 1 in chunks else 0)
 
 
-def _stage(work: Microbatch, of: _Common, moments: Sequence[Held]) -> StageMemory:
-    activations = most_bytes(moments, of.whole, of.half) + of.workspace
+def _stage(work: Microbatch, of: _Common, in_flight_bytes: int) -> StageMemory:
+    activations = in_flight_bytes + of.workspace
     used = of.held.weights + of.held.gradients + of.held.optimizer + activations + of.logits
     fixed = work.device.fixed_bytes + round(work.device.fragmentation * used)
     return StageMemory(of.held.weights, of.held.gradients, of.held.optimizer, activations, of.logits, fixed)

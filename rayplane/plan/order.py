@@ -1,138 +1,172 @@
-"""A schedule ready for pricing: its Actions in one order that respects every dependency, so that a step costs one pass over it.
+"""When the stages of a pipe are through, from the programs of its schedule: each Action of each stage is looked at once.
 
 The rule that `timeline.play` follows, without making a single span (a test holds the two equal):
 
     start of an Action = max(end of the one before it on its stage, transfer + max(end of its source, end of the one before that))
 
-since a receive is posted one compute Action early. Of many microbatches the middle is all alike: only some are played, LONG per stage
-and what is over, and the others are added at the pace of that middle, as many at a time as there are stages.
+since a receive is posted one compute Action early. What a stage sends it sends in the order in which it is awaited, so a queue between
+each two chunks is all that is remembered. Of many microbatches the middle is all alike: only some are played, LONG per stage and what
+is over, and the others are added at the pace of that middle, as many at a time as there are stages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rayplane.plan.held import Held, fullest
-from rayplane.plan.pipe import Pipe
-from rayplane.spec.builders import BUILDERS
+from rayplane.plan.held import Moments, moments
+from rayplane.plan.pipe import Pipe, chunks_of_stages
+from rayplane.plan.programs import CHUNK, KINDS, PROGRAMS, Shape
+from rayplane.plan.recent import Recent
 from rayplane.spec.layout import Layout
-from rayplane.spec.passes import add_step
-from rayplane.spec.schedule import Op, Schedule
+from rayplane.spec.schedule import Op
 
 LONG = 4
 """Microbatches per stage beyond which a pipe repeats itself."""
+REMEMBERED = 3
+"""Orders whose fullest moments are kept at a time: layouts of the same stages and like microbatches come one behind another."""
 
-Entry = tuple[int, int, int, int, int]
-"""(stage, index of its price, microbatch, entry of another stage that it waits for or -1, boundary that this one's result crosses)."""
+Times = deque[float]
+"""When something was done that another stage waits for, or has been recorded for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A compiled schedule; it may have fewer microbatches than those it stands for."""
+    """A schedule; it may have fewer microbatches than those it stands for."""
 
-    num_stages: int
-    num_microbatches: int
-    prices: tuple[tuple[Op, int], ...]
-    entries: tuple[Entry, ...]
-    pace: tuple[int, int]
-    """Two entries of the middle, a stage's worth of microbatches apart."""
-    held: tuple[tuple[Held, ...], ...]
-    """Per stage, its fullest moments."""
+    schedule: str
+    shape: Shape
+
+    @property
+    def held(self) -> tuple[Moments, ...]:
+        """Per stage, its fullest moments."""
+        return tuple(moments(self.program(stage), self.shape.vpp) for stage in range(self.shape.stages))
+
+    def program(self, stage: int) -> bytes:
+        """The compute Actions of a stage."""
+        return PROGRAMS[self.schedule](self.shape, stage)
 
     def ends(self, pipe: Pipe, part: Sequence[float]) -> list[float]:
         """When each stage is through with its compute and its reductions; `part` as in `lower_bound_s`."""
-        part_of = [1.0] * (self.num_microbatches - 1) + [part[-1], 1.0]
-        price_s, hop_s = [pipe.seconds(op, chunk) for op, chunk in self.prices], pipe.p2p_s
-        end, before, done = [0.0] * self.num_stages, [0.0] * self.num_stages, [0.0] * len(self.entries)
-        for index, (stage, price, microbatch, source, hop) in enumerate(self.entries):
-            now, share = end[stage], part_of[microbatch]
-            start = now
-            if source >= 0:
-                sent, posted = done[source], before[stage]
-                arrival = (sent if sent > posted else posted) + hop_s[hop] * share
-                start = arrival if arrival > now else now
-            if microbatch >= 0:
-                before[stage] = now
-            end[stage] = done[index] = start + price_s[price] * share
-        return [e + self._rest_s(pipe, done, len(part)) for e in end]
+        links = _Links(pipe)
+        chunks = chunks_of_stages(Layout(schedule=self.schedule, pp=self.shape.stages, vpp=self.shape.vpp))
+        stages = [_Stage.of(self.program(s), own, self.shape.microbatches, links, part[-1]) for s, own in enumerate(chunks)]
+        _play(stages)
+        rest_s = self._rest_s(pipe, links.paced, len(part))
+        return [stage.end + sum(pipe.reduce_s[c] for c in own) + rest_s for stage, own in zip(stages, chunks, strict=True)]
 
-    def _rest_s(self, pipe: Pipe, done: Sequence[float], num_microbatches: int) -> float:
-        """What the microbatches take that were not played."""
-        if num_microbatches == self.num_microbatches:
+    def _rest_s(self, pipe: Pipe, paced: Sequence[float], num_microbatches: int) -> float:
+        """What the microbatches take that were not played: as the middle, a stage's worth of microbatches apart."""
+        stages, played, _ = self.shape
+        if num_microbatches == played:
             return 0.0
-        first, second = self.pace
-        pace_s = max(done[second] - done[first], self.num_stages * max(pipe.stage_s))
-        return (num_microbatches - self.num_microbatches) / self.num_stages * pace_s
+        pace_s = max(paced[played - 2 * stages] - paced[played - 3 * stages], stages * max(pipe.stage_s))
+        return (num_microbatches - played) / stages * pace_s
 
 
 class Orders:
-    """Compiled schedules, each made once."""
+    """Orders by the layouts they are for, with the fullest moments of the last ones asked for."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, int, int, int], Order] = {}
+        self._held = Recent[tuple[Moments, ...]](REMEMBERED)
 
     def of(self, layout: Layout, num_microbatches: int) -> Order:
         """The order of a layout's Actions."""
         stages, long = layout.pp, LONG * layout.pp
         few = num_microbatches if num_microbatches < long + stages else long + num_microbatches % stages
-        key = (layout.schedule, stages, few, layout.vpp)
-        if key not in self._known:
-            self._known[key] = compiled(BUILDERS[layout.schedule](stages, few, layout.vpp))
-        return self._known[key]
+        return Order(layout.schedule, Shape(stages, few, layout.vpp))
+
+    def held(self, layout: Layout, num_microbatches: int) -> tuple[Moments, ...]:
+        """Per stage, its fullest moments."""
+        order = self.of(layout, num_microbatches)
+        return self._held.get(order, lambda: order.held)
 
 
-def compiled(schedule: Schedule) -> Order:
-    """Put the Actions of all stages into one order."""
-    whole = add_step(schedule)
-    prices = tuple(sorted({(a.op, a.chunk) for actions in whole.ranks for a in actions if a.op is not Op.STEP}))
-    waiting = _entries(schedule, whole, {price: index for index, price in enumerate(prices)})
-    entries: list[Entry] = []
-    index_of: dict[int, int] = {}
-    position, moved = [0] * len(whole.ranks), True
+class _Links:
+    """What passes between chunks: results of forwards by the chunk that takes them, gradients likewise, and the pace of the first."""
+
+    def __init__(self, pipe: Pipe):
+        last = len(pipe.stage_of) - 1
+        self.pipe = pipe
+        self.forward: list[Times | None] = [None] * (last + 2)
+        self.gradient: list[Times | None] = [None] * (last + 2)
+        self.paced: list[float] = []
+        for chunk in range(1, last + 1):
+            if pipe.stage_of[chunk - 1] != pipe.stage_of[chunk]:
+                self.forward[chunk], self.gradient[chunk - 1] = deque(), deque()
+
+
+@dataclass(slots=True)
+class _Stage:
+    """A stage as it goes through its program; the tables are by the program's bytes, of the last microbatch in the second half."""
+
+    program: Sequence[int]
+    seconds: list[float]
+    waits: list[Times | None]
+    hop_s: list[float]
+    sends: list[Times | list[float] | None]
+    at: int = 0
+    end: float = 0.0
+    before: float = 0.0
+
+    @classmethod
+    def of(cls, program: bytes, chunks: Sequence[int], microbatches: int, links: _Links, last: float) -> _Stage:
+        """With what its Actions cost and wait for; `last` is the size of the last microbatch."""
+        pipe, codes = links.pipe, CHUNK * len(chunks)
+        seconds, hop_s = [0.0] * codes, [0.0] * codes
+        waits: list[Times | None] = [None] * codes
+        sends: list[Times | list[float] | None] = [None] * codes
+        hops = (0.0, *pipe.p2p_s, 0.0)
+        for i, chunk in enumerate(chunks):
+            for kind, op in enumerate(KINDS):
+                code = CHUNK * i + kind
+                seconds[code] = pipe.seconds(op, chunk)
+                if op is Op.FORWARD:
+                    waits[code], hop_s[code], sends[code] = links.forward[chunk], hops[chunk], links.forward[chunk + 1]
+                elif op is not Op.WEIGHT_GRAD:
+                    waits[code], hop_s[code] = links.gradient[chunk], hops[chunk + 1]
+                    sends[code] = links.gradient[chunk - 1] if chunk else links.paced
+        whole: Sequence[int] = program
+        if last != 1.0:
+            whole = list(program)
+            for code in set(program):
+                whole[program.rindex(code)] += codes
+        return cls(
+            program=whole,
+            seconds=seconds + [last * s for s in seconds],
+            waits=waits * 2,
+            hop_s=hop_s + [last * s for s in hop_s],
+            sends=sends * 2,
+        )
+
+    def advance(self) -> bool:
+        """Go on until something is missing; whether anything was done."""
+        program, seconds, waits, hop_s, sends = self.program, self.seconds, self.waits, self.hop_s, self.sends
+        at, now, before = self.at, self.end, self.before
+        for code in program[at:]:
+            queue, start = waits[code], now
+            if queue is not None:
+                if not queue:
+                    break
+                sent = queue.popleft()
+                arrival = (sent if sent > before else before) + hop_s[code]
+                if arrival > now:
+                    start = arrival
+            before, now = now, start + seconds[code]
+            if (taker := sends[code]) is not None:
+                taker.append(now)
+            at += 1
+        moved, self.at, self.end, self.before = at > self.at, at, now, before
+        return moved
+
+
+def _play(stages: Sequence[_Stage]) -> None:
+    """All of them to their end: down the pipe with results and up it with gradients, by turns."""
+    moved = True
     while moved:
         moved = False
-        for stage, own in enumerate(waiting):
-            at, count = position[stage], len(own)
-            while at < count:
-                price, microbatch, source, hop, result = own[at]
-                if source >= 0 and source not in index_of:
-                    break
-                if result >= 0:
-                    index_of[result] = len(entries)
-                entries.append((stage, price, microbatch, index_of[source] if source >= 0 else -1, hop))
-                at += 1
-            moved |= at > position[stage]
-            position[stage] = at
-    p, m = len(whole.ranks), schedule.num_microbatches
-    pace = (index_of[_result(m, False, 0, m - 3 * p)], index_of[_result(m, False, 0, m - 2 * p)]) if m >= LONG * p else (0, 0)
-    return Order(p, m, prices, tuple(entries), pace, fullest(schedule))
-
-
-def _entries(schedule: Schedule, whole: Schedule, price_of: Mapping[tuple[Op, int], int]) -> list[list[tuple[int, int, int, int, int]]]:
-    """Per stage, of each Action but the step: (price, microbatch or -1, result that it needs or -1, boundary, its own result or -1)."""
-    m, last = schedule.num_microbatches, schedule.num_chunks - 1
-    stage_of = [schedule.stage_of(c) for c in range(last + 1)]
-    out = []
-    for stage, actions in enumerate(whole.ranks):
-        own = []
-        for action in actions:
-            op, chunk, microbatch = action.op, action.chunk, action.microbatch
-            price = price_of.get((op, chunk), -1)
-            if op is Op.FORWARD:
-                needs = chunk > 0 and stage_of[chunk - 1] != stage
-                source = _result(m, True, chunk - 1, microbatch) if needs else -1
-                own.append((price, microbatch, source, chunk - 1, _result(m, True, chunk, microbatch)))
-            elif op is Op.BACKWARD or op is Op.INPUT_GRAD:
-                needs = chunk < last and stage_of[chunk + 1] != stage
-                source = _result(m, False, chunk + 1, microbatch) if needs else -1
-                own.append((price, microbatch, source, chunk, _result(m, False, chunk, microbatch)))
-            elif op is not Op.STEP:
-                own.append((price, microbatch if op is Op.WEIGHT_GRAD else -1, -1, -1, -1))
-        out.append(own)
-    return out
-
-
-def _result(num_microbatches: int, forward: bool, chunk: int, microbatch: int) -> int:
-    """A number for the result of an Action that others may wait for."""
-    return (2 * chunk + forward) * num_microbatches + microbatch
+        for stage in stages:
+            moved |= stage.advance()
+        for stage in reversed(stages):
+            moved |= stage.advance()

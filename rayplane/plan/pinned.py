@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from rayplane.errors import Problem, SpecError
 from rayplane.plan.candidates import Ladder, Space, impossible, micro_batches, unequal
+from rayplane.plan.programs import MOST_CHUNKS
 from rayplane.spec.job import LayoutSection
 from rayplane.spec.layout import Layout, split, unsupported
 
@@ -19,6 +20,8 @@ def layouts(space: Space, section: LayoutSection) -> Ladder:
     """The layouts a section leaves open. Raises SpecError with every contradiction and the nearest layout that is possible."""
     given = section.layout(1)
     problems = [Problem(reason, f"layout.{field}") for field, reason in unsupported(given)]
+    if given.vpp > MOST_CHUNKS:
+        problems.append(Problem(f"{given.vpp} chunks a stage are more than {MOST_CHUNKS}, the most there can be", "layout.vpp"))
     problems += _degrees(space, given)
     samples = split(space.workload.global_batch, min(given.dp, space.workload.global_batch), 0)[1]
     if section.micro_batch and section.micro_batch > samples:

@@ -3,6 +3,7 @@
  figure                 value            source
  products fp32          172 GFLOP/s      measured
  link across            1.25 GB/s        assumed
+ compute correction     1.07 times       observed
 
 `with_profile` gives a cluster what was measured of it; `device_of` is then the device that the planner prices with.
 """
@@ -21,7 +22,7 @@ from rayplane.plan.terms import launching, terms_of
 from rayplane.spec.cluster import ClusterSpec
 from rayplane.spec.profile import Profile
 
-MEASURED, TABLE, ASSUMED = "measured", "table", "assumed"
+MEASURED, TABLE, ASSUMED, OBSERVED = "measured", "table", "assumed", "observed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +62,25 @@ def figures(cluster: ClusterSpec, precision: str) -> tuple[Figure, ...]:
     def source(name: str) -> str:
         return MEASURED if name in measured else ASSUMED if name in kind.assumed else TABLE
 
-    return tuple(Figure(name, value, unit, source(name)) for name, value, unit in _values(kind, cluster, precision))
+    known = (Figure(name, value, unit, source(name)) for name, value, unit in _values(kind, cluster, precision))
+    return (*known, *corrections(cluster.profile))
+
+
+def corrections(profile: Profile | None) -> tuple[Figure, ...]:
+    """How many times as long as these figures say each term was seen to take."""
+    seen = [factor for factor in profile.correction if factor.seen] if profile else []
+    return tuple(Figure(f"{f.term} correction", f.value, f"times, ± {f.spread:.1%}", OBSERVED) for f in seen)
 
 
 def in_words(cluster: ClusterSpec, precision: str) -> str:
-    """The names by source: `measured 2026-11-30 (cpu): products, …; table: …; assumed: …`."""
-    by_source: dict[str, list[str]] = {MEASURED: [], TABLE: [], ASSUMED: []}
+    """The names by source: `measured 2026-11-30 on EPYC: products, …; table: …; assumed: …; observed 2026-12-01 of run a: …`."""
+    by_source: dict[str, list[str]] = {MEASURED: [], TABLE: [], ASSUMED: [], OBSERVED: []}
     for figure in figures(cluster, precision):
-        by_source[figure.source].append(figure.name)
+        by_source[figure.source].append(figure.name if figure.source != OBSERVED else f"{figure.name} {figure.value:.3g} {figure.unit}")
     when = f" {cluster.profile.date[:10]} on {cluster.profile.hardware.name}" if cluster.profile else ""
-    titles = {MEASURED: f"{MEASURED}{when}", TABLE: TABLE, ASSUMED: ASSUMED}
+    of = cluster.profile.observed if cluster.profile else None
+    seen = f" {of.date[:10]} of run {of.run} ({of.model}) under {of.layout}" if of else ""
+    titles = {MEASURED: f"{MEASURED}{when}", TABLE: TABLE, ASSUMED: ASSUMED, OBSERVED: f"{OBSERVED}{seen}"}
     return "; ".join(f"{titles[source]}: {', '.join(names)}" for source, names in by_source.items() if names)
 
 

@@ -5,8 +5,8 @@ smaller micro_batch  <  other schedule, vpp, sp, zero, shard or recompute, as fe
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from array import array
+from dataclasses import dataclass, field
 from operator import ne
 
 from rayplane.plan.draft import Outline
@@ -18,24 +18,34 @@ OPTIONS = ("schedule", "vpp", "sp", "zero", "shard", "recompute")
 Options = tuple[str | int | bool, ...]
 
 
-@dataclass(frozen=True, slots=True)
+Degrees = tuple[int, int, int, int]
+"""dp, pp, cp, tp."""
+SIZES = 32
+"""Bits of a micro_batch beside the number of its options."""
+
+
+@dataclass(slots=True)
 class Fitting:
-    """The layouts that fit: by (dp, pp, cp, tp) and options, their micro_batches."""
+    """The layouts that fit: by degrees, eight bytes for the options and the micro_batch of each."""
 
-    by_degrees: dict[tuple[int, int, int, int], dict[Options, list[int]]]
+    options: list[Options] = field(default_factory=list)
+    numbers: dict[Options, int] = field(default_factory=dict)
+    by_degrees: dict[Degrees, array[int]] = field(default_factory=dict)
 
-    @classmethod
-    def of(cls, layouts: Iterable[Layout]) -> Fitting:
-        """Index some layouts."""
-        by_degrees: dict[tuple[int, int, int, int], dict[Options, list[int]]] = {}
-        for layout in layouts:
-            own = by_degrees.setdefault(_degrees(layout), {})
-            own.setdefault(_options(layout), []).append(layout.micro_batch)
-        return cls(by_degrees)
+    def add(self, layout: Layout) -> None:
+        """One more."""
+        options = _options(layout)
+        number = self.numbers.setdefault(options, len(self.options))
+        if number == len(self.options):
+            self.options.append(options)
+        self.by_degrees.setdefault(degrees_of(layout), array("Q")).append(number << SIZES | layout.micro_batch)
 
     def remedy(self, layout: Layout) -> str | None:
         """The smallest change; None when nothing fits."""
-        if own := self.by_degrees.get(_degrees(layout)):
+        if packed := self.by_degrees.get(degrees_of(layout)):
+            own: dict[Options, list[int]] = {}
+            for entry in packed:
+                own.setdefault(self.options[entry >> SIZES], []).append(entry & ((1 << SIZES) - 1))
             return _change(layout, own)
         degrees = {(pp, tp) for _, pp, cp, tp in self.by_degrees if cp == layout.cp}
         deeper = [pp for pp, tp in degrees if tp == layout.tp and pp > layout.pp]
@@ -48,7 +58,8 @@ class Fitting:
         return f"pp {pp} with tp {tp}"
 
 
-def _degrees(layout: Layout) -> tuple[int, int, int, int]:
+def degrees_of(layout: Layout) -> Degrees:
+    """Of a layout."""
     return layout.dp, layout.pp, layout.cp, layout.tp
 
 
@@ -73,20 +84,19 @@ def _said(name: str, value: str | int | bool) -> str:
     return name if value is True else f"no {name}" if value is False else f"{name} {value}"
 
 
-def too_large(outline: Outline, device_bytes: int, fitting: Fitting) -> str:
+def too_large(layout: Layout, memory_bytes: int, device_bytes: int, fitting: Fitting) -> str:
     """By how much a layout does not fit, and what would."""
-    remedy = fitting.remedy(outline.layout)
-    text = f"does not fit: {gigabytes(outline.memory_bytes)} of {gigabytes(device_bytes)} per device"
+    remedy = fitting.remedy(layout)
+    text = f"does not fit: {gigabytes(memory_bytes)} of {gigabytes(device_bytes)} per device"
     return f"{text}; {remedy} would fit" if remedy else text
 
 
-def shortage(outline: Outline, device_bytes: int, may_offload: bool) -> str:
-    """What a layout lacks, which term of its memory is to blame, and whether the host's memory would do."""
-    terms = outline.fullest.terms()
+def shortage(outline: Outline) -> str:
+    """What a layout lacks, and which term of its memory is to blame."""
+    fullest, room_bytes = outline.fullest, outline.room_bytes
+    terms = fullest.terms()
     largest = max(terms, key=lambda name: terms[name])
-    text = (
-        f"{outline.layout} needs {gigabytes(outline.memory_bytes)} per device and a device has {gigabytes(device_bytes)}: "
-        f"{gigabytes(outline.memory_bytes - device_bytes)} missing, most of it {largest} ({gigabytes(terms[largest])})"
+    return (
+        f"{outline.layout} needs {gigabytes(fullest.total)} per device and a device has {gigabytes(room_bytes)}: "
+        f"{gigabytes(fullest.total - room_bytes)} missing, most of it {largest} ({gigabytes(terms[largest])})"
     )
-    away = may_offload and outline.memory_bytes - terms["optimizer"] <= device_bytes
-    return f"{text}; it would fit with train.optimizer.offload: true" if away else text

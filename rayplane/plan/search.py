@@ -12,23 +12,27 @@ A layout that fits goes before a tight one, then the faster goes first. The same
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from rayplane.errors import PlacementError, SpecError
+from rayplane.plan import fewer as fewer_devices
 from rayplane.plan import pinned
 from rayplane.plan.candidates import Ladder, Space, leaner, using_all, using_fewer, variants
 from rayplane.plan.contest import Contest, Entry, Less, key_of
 from rayplane.plan.draft import Outline
-from rayplane.plan.memory import TIGHT
+from rayplane.plan.misfit import given_too_large, none_fits
 from rayplane.plan.place import place
-from rayplane.plan.remedy import Fitting, shortage, too_large
+from rayplane.plan.promise import floor_s, promise_s
+from rayplane.plan.refused import Records, Refused, Why
 from rayplane.plan.train import Pricer
 from rayplane.spec.cluster import ClusterSpec
 from rayplane.spec.job import LayoutSection
+from rayplane.spec.layout import Layout
 from rayplane.spec.model import ModelSpec
-from rayplane.spec.plan import Candidate, Plan, Rejected, Workload
+from rayplane.spec.plan import Candidate, Placement, Plan, Workload
 
 SHOWN = 12
 """So many dp x pp x cp x tp are priced to the end."""
@@ -39,9 +43,16 @@ class Outcome:
     """What became of some layouts: the best of each dp x pp x cp x tp in order of preference, the others with their reasons."""
 
     ranked: tuple[Candidate, ...]
-    rejected: tuple[Rejected, ...]
+    records: tuple[Records, ...]
     smallest: Outline | None
     """The layout found to need least memory, whether it fits or not."""
+    impossible: array[int] = field(default_factory=lambda: array("Q"))
+    """Degrees of which there is no layout at all."""
+
+    def beside(self, fewer: Outcome) -> Outcome:
+        """With what became of layouts over fewer devices, of which those ranked go first."""
+        smallest = min((o for o in (self.smallest, fewer.smallest) if o), key=lambda o: o.memory_bytes, default=None)
+        return Outcome((*fewer.ranked, *self.ranked), (*self.records, *fewer.records), smallest, self.impossible)
 
 
 def plan(model: ModelSpec, workload: Workload, cluster: ClusterSpec, layout: LayoutSection | None) -> Plan:
@@ -49,77 +60,102 @@ def plan(model: ModelSpec, workload: Workload, cluster: ClusterSpec, layout: Lay
 
     Raises SpecError for a layout that contradicts the model, the batch or the cluster, PlacementError when nothing fits.
     """
+    found = searched(model, workload, cluster, layout)
+    return replace(found, placement=place(found.layout, cluster))
+
+
+def searched(model: ModelSpec, workload: Workload, cluster: ClusterSpec, layout: LayoutSection | None) -> Plan:
+    """The plan before its stages are placed."""
     if not cluster.num_devices:
         raise SpecError("the cluster has no devices")
     pricer = Pricer(model, workload, cluster)
     space = Space(model, workload, pricer.topology, cluster.num_devices)
-    outcome = _automatic(pricer, space) if layout is None else _evaluate(pricer, [pinned.layouts(space, layout)], pinned.as_given)
+    outcome = _automatic(pricer, space) if layout is None else _given(pricer, space, layout)
     if not outcome.ranked:
         raise PlacementError(_nothing_fits(pricer, space, outcome, layout is not None))
     best, *others = outcome.ranked
     return Plan(
         layout=best.layout,
         num_microbatches=best.layout.num_microbatches(workload.global_batch),
-        placement=place(best.layout, cluster),
+        placement=Placement(()),
         estimate=best.estimate,
         cluster=cluster,
         runners_up=tuple(sorted(others, key=lambda c: c.estimate.step_s)),
-        rejected=outcome.rejected,
+        rejected=Refused(space, outcome.impossible, outcome.records),
     )
+
+
+def _given(pricer: Pricer, space: Space, section: LayoutSection) -> Outcome:
+    """The layouts that a section leaves open."""
+    ladder = pinned.layouts(space, section)
+    return _evaluate(pricer, [[ladder]], pinned.as_given)
 
 
 def _automatic(pricer: Pricer, space: Space) -> Outcome:
     """Layouts over all devices; over fewer only when none of those is left."""
     degrees, refused = using_all(space)
+    degrees += [d for n in pricer.fleet.sizes() for d in using_all(replace(space, num_devices=n))[0]]
+    outcome = replace(_compete(pricer, space, degrees), impossible=refused)
+    if not outcome.ranked:
+        outcome = outcome.beside(_compete(pricer, space, using_fewer(space)))
+    return _with_fewer(pricer, space, outcome) if outcome.ranked else outcome
+
+
+def _with_fewer(pricer: Pricer, space: Space, outcome: Outcome) -> Outcome:
+    """Layouts that leave devices idle as well, where one of them is the best."""
+    best, batch = outcome.ranked[0], space.workload.global_batch
+    sizes = fewer_devices.sizes(best, batch, space.model.layers, space.num_devices, space.topology.largest)
+    degrees = [d for n in sizes for d in using_all(replace(space, num_devices=n))[0]]
+    if best.estimate.verdict != "tight":
+        degrees = [d for d in degrees if floor_s(pricer, space, d) <= best.estimate.step_s]
+    known = Entry(best.layout, True, True, True, (*_preference(best), best.estimate.memory_bytes, ()))
+    fewer = _compete(pricer, space, degrees, known)
+    ahead = tuple(c for c in fewer.ranked if _preference(c) < _preference(best))
+    return outcome.beside(replace(fewer, ranked=ahead)) if ahead else outcome
+
+
+def _compete(pricer: Pricer, space: Space, degrees: Sequence[Layout], known: Entry | None = None) -> Outcome:
+    """All layouts of some degrees, those first that promise most, since what they reach spares the others."""
+    order = sorted(degrees, key=lambda d: promise_s(pricer, space, d))
     less = partial(leaner, global_batch=space.workload.global_batch)
-    outcome = _evaluate(pricer, [v for d in degrees for v in variants(space, d)], less)
-    rejected = (*refused, *outcome.rejected)
-    if outcome.ranked:
-        return Outcome(outcome.ranked, rejected, outcome.smallest)
-    fewer = _evaluate(pricer, [v for d in using_fewer(space) for v in variants(space, d)], less)
-    smallest = min((o for o in (outcome.smallest, fewer.smallest) if o), key=lambda o: o.memory_bytes, default=None)
-    return Outcome(fewer.ranked, (*rejected, *fewer.rejected), smallest)
+    return _evaluate(pricer, (variants(space, d) for d in order), less, known)
 
 
-def _evaluate(pricer: Pricer, ladders: Iterable[Ladder], less: Less) -> Outcome:
-    """Let layouts compete; `less` names what to try where one is too large."""
-    groups: dict[tuple[int, int, int, int], Contest] = {}
-    for ladder in ladders:
-        groups.setdefault((ladder[0].dp, ladder[0].pp, ladder[0].cp, ladder[0].tp), Contest(pricer, less)).climb(ladder)
+def _evaluate(pricer: Pricer, groups: Iterable[Sequence[Ladder]], less: Less, known: Entry | None = None) -> Outcome:
+    """Let layouts compete, those of the same degrees at a time; `less` names what to try where one is too large.
+
+    Of what is slower than a `known` layout nothing is ranked.
+    """
+    limit_s = known.seconds if known and not known.tight else math.inf
     ranked: list[Entry] = []
-    lost: list[Rejected] = []
-    for group in sorted((g for g in groups.values() if g.queue), key=lambda g: g.queue[0].key):
-        best = group.best(ranked[SHOWN - 1].seconds if len(ranked) >= SHOWN else math.inf)
-        if best:
+    records = Records(pricer.device_bytes)
+    smallest: Outline | None = None
+    for ladders in groups:
+        group = Contest(pricer, less, records)
+        for ladder in ladders:
+            group.climb(ladder)
+        if best := group.best(ranked[SHOWN - 1].seconds if len(ranked) >= SHOWN else limit_s):
             ranked = sorted([*ranked, best], key=key_of)
-        if best or ranked:
-            lost += [_slower(entry, best or ranked[0]) for entry in sorted(group.queue, key=key_of)]
-    sizes = Fitting.of(o.layout for group in groups.values() for o in group.fitting)
-    large = [o for group in groups.values() for o in group.large]
-    refused = [Rejected(o.layout, too_large(o, pricer.device_bytes, sizes)) for o in large]
-    known = [*large, *(o for group in groups.values() for o in group.fitting)]
-    smallest = min(known, key=lambda o: o.memory_bytes, default=None)
-    candidates = tuple(Candidate(entry.outline.layout, pricer.price(entry.draft)) for entry in ranked if entry.draft)
-    return Outcome(candidates, (*refused, *lost), smallest)
+        for entry in sorted(group.queue, key=key_of):
+            _lose(records, entry, best or known or ranked[0])
+        smallest = min((o for o in (smallest, group.smallest) if o), key=lambda o: o.memory_bytes, default=None)
+    drafts = (pricer.draft(pricer.outline(entry.layout)) for entry in ranked)
+    return Outcome(tuple(Candidate(draft.layout, pricer.price(draft)) for draft in drafts), (records,), smallest)
 
 
-def _slower(entry: Entry, best: Entry) -> Rejected:
-    layout, winner = entry.outline.layout, best.outline.layout
-    if entry.tight and not best.tight:
-        return Rejected(layout, f"tight: above {TIGHT:.0%} of the memory of a device, where {winner} fits")
-    at_least = "" if entry.played else "at least "
-    return Rejected(layout, f"slower: {at_least}{entry.seconds:.4g} s a step, {winner} takes {best.seconds:.4g} s")
+def _lose(records: Records, entry: Entry, best: Entry) -> None:
+    why = Why.TIGHT if entry.tight and not best.tight else Why.SLOWER if entry.played else Why.NO_FASTER
+    records.add(entry.layout, why, entry.seconds, (best.layout, best.seconds))
+
+
+def _preference(candidate: Candidate) -> tuple[bool, float]:
+    """What fits goes before what is tight, then the faster."""
+    return candidate.estimate.verdict == "tight", float(f"{candidate.estimate.step_s:.9g}")
 
 
 def _nothing_fits(pricer: Pricer, space: Space, outcome: Outcome, given: bool) -> str:
     """The message for a user whose layout, or model, does not fit."""
     assert outcome.smallest is not None
-    closest = pricer.counted(outcome.smallest)
-    lack = shortage(closest, pricer.device_bytes, not (space.workload.offload or pricer.device.is_host))
     if not given:
-        return f"no layout fits this cluster. The closest, {lack}. Use more devices, larger ones, or a smaller model or seq_len"
-    others = _automatic(pricer, space).ranked
-    if not others:
-        return f"the layout does not fit, nor does any other: {lack}"
-    near = min(others, key=lambda c: pinned.distance(c.layout, closest.layout))
-    return f"the layout does not fit: {lack}. Nearest that fits: {near.layout}"
+        return none_fits(pricer, space, outcome.smallest)
+    return given_too_large(pricer, space, outcome.smallest, _automatic(pricer, space).ranked)

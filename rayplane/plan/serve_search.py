@@ -1,13 +1,11 @@
-"""The cheapest way to serve a demand: every cut of a replica, and of each the fewest replicas that meet the limits.
+"""The best way to serve a demand: every cut of a replica, and of each as many replicas as the rule takes.
 
-    cuts tp x pp x cp ──does not fit, or too slow even for one request alone──▶ Refused
-      │
-      ▼ fewest devices first, by what a replica can sustain at most
-    load played at rate / replicas ──▶ Option ──▶ fewest devices, then least time to the first token
-      │
-      └──needs more devices than the best, or than there are──▶ Refused
+    cuts tp x pp x cp, cores ──does not fit─────────────────────────────▶ Refused
+      │                      ──too slow even for one request alone──────▶ Refused, unless all are: then the nearest
+      ▼
+    rule (`serve_rules`) ──▶ Option, options that lost, reasons of the others
 
-The same input gives the same plan.
+A layout that the job gives is priced alone, and what it misses is said. The same input gives the same plan.
 """
 
 from __future__ import annotations
@@ -17,57 +15,71 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from rayplane.errors import PlacementError, Problem, SpecError
-from rayplane.plan.catalog import slowest
+from rayplane.plan.cores import Machines, machines
 from rayplane.plan.engine import RAYPLANE, Engine
-from rayplane.plan.kv import Room, room
-from rayplane.plan.load import Load, Played, percentile, play, saturating
+from rayplane.plan.kv import room
 from rayplane.plan.network import Network
 from rayplane.plan.place import place
-from rayplane.plan.serve import RATES, Rates, Replica, Terms
+from rayplane.plan.serve import Replica
 from rayplane.plan.serve_plan import Demand, Option, Refused, ServePlan
+from rayplane.plan.serve_price import Entry, highest_rate, lack, priced, saturated, sustained, too_slow
+from rayplane.plan.serve_rules import BALANCED, CHEAPEST, FASTEST, GIVEN, HALF, NEAREST, balanced, cheapest, fastest, fewest, nearest
 from rayplane.plan.served import Cut, Served
-from rayplane.plan.topology import topology
 from rayplane.spec.cluster import ClusterSpec
 
 MAX_STAGES = 16
-PLAYED = (200, 2000)
-"""At least and at most so many requests are played."""
-WARM = 0.3
-"""Of them come before any is counted."""
-SLACK = 1.25
-"""A replica may sustain so much more than estimated, when cuts are put in order."""
-KEPT = 8
-"""So many cuts that meet the demand are played to the end."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
-    """A cut that serves one request alone in time."""
+class Pinned:
+    """A layout that the job gives; `replicas` None: as many as it takes."""
 
-    replica: Replica
-    room: Room
-    sustained: float
-    """Requests a second at most, estimated."""
+    cut: Cut
+    replicas: int | None = None
 
 
-def plan_serving(served: Served, demand: Demand, cluster: ClusterSpec, engine: Engine = RAYPLANE, rates: Rates = RATES) -> ServePlan:
-    """Raises SpecError for a demand that makes no sense, PlacementError when no layout of this cluster meets it."""
-    _check(demand, cluster)
-    device, islands = slowest(cluster), topology(cluster)
-    entries: list[_Entry] = []
-    refused: list[Refused] = []
-    for cut in cuts(served, cluster.num_devices, islands.largest):
-        replica = Replica(served, cut, Network(cluster.links, device), islands.largest, engine, rates)
-        free = room(replica, cluster.memory_bytes)
-        if reason := _alone(replica, free, demand):
-            refused.append(Refused(cut, reason))
-        else:
-            entries.append(_Entry(replica, free, sustained(replica, free, demand)))
-    options = _compete(entries, demand, cluster, refused)
+def plan_serving(
+    served: Served,
+    demand: Demand,
+    cluster: ClusterSpec,
+    engine: Engine = RAYPLANE,
+    pinned: Pinned | None = None,
+    or_nearest: bool = False,
+) -> ServePlan:
+    """Raises SpecError for a demand that makes no sense, PlacementError when no layout of this cluster meets it, or none even fits
+    where `or_nearest` asks for the one that comes nearest to the limits.
+    """
+    check(demand, cluster)
+    ways = machines(cluster, served.formats.tables)
+    if pinned:
+        return _given(served, demand, ways, engine, pinned)
+    every = [entry_of(served, cut, on, engine) for on in ways for cut in cuts(served, on.num_devices, on.islands.largest)]
+    lacks = [(entry, lack(entry, demand) or _too_few(entry, demand)) for entry in every]
+    lacking = [Refused(entry.replica.cut, reason, entry.on.cores) for entry, reason in lacks if reason]
+    fitting = [entry for entry, reason in lacks if not reason]
+    options, rule, refused = _ranked(fitting, demand)
+    shortfall = ""
     if not options:
-        raise PlacementError(_nothing_meets(demand, entries, refused, cluster))
-    best, *others = options
-    return ServePlan(demand, best, place(best.layout, cluster), tuple(others), tuple(refused))
+        shortfall = _nothing_meets(demand, [e for e in fitting if not too_slow(e, demand)], [*lacking, *refused], cluster)
+        if not (or_nearest and fitting):
+            raise PlacementError(shortfall)
+        refused = []
+        options, rule = nearest(fitting, demand, refused), NEAREST
+    chosen = next(e for e in fitting if e.replica.cut == options[0].cut and e.on.cores == options[0].cores)
+    answer = _answer(chosen, demand, options[0], rule)
+    return replace(answer, shortfall=shortfall, runners_up=tuple(options[1:]), refused=(*lacking, *refused))
+
+
+def _ranked(fitting: list[Entry], demand: Demand) -> tuple[list[Option], str, list[Refused]]:
+    """Options by the rule that the demand calls for, and why the others are none."""
+    slow = [(entry, too_slow(entry, demand)) for entry in fitting]
+    entries = [entry for entry, reason in slow if not reason]
+    refused = [Refused(entry.replica.cut, reason, entry.on.cores) for entry, reason in slow if reason]
+    if demand.rate is not None:
+        return cheapest(entries, demand, demand.rate, refused), CHEAPEST, refused
+    if demand.limited:
+        return fastest(entries, demand, refused), FASTEST, refused
+    return balanced(entries, demand, refused), BALANCED, refused
 
 
 def cuts(served: Served, devices: int, island: int) -> Iterator[Cut]:
@@ -80,28 +92,16 @@ def cuts(served: Served, devices: int, island: int) -> Iterator[Cut]:
                     yield Cut(tp=tp, pp=pp, cp=cp)
 
 
-def sustained(replica: Replica, free: Room, demand: Demand) -> float:
-    """Requests a second of a replica whose batch is always full: some of its steps compute a prompt, or a chunk of one, besides."""
-    batch = saturating(replica, free, demand.prompt, demand.output)
-    engine, cut = replica.engine, replica.cut
-    prompts = batch / demand.output  # for each step
-    tokens = min(demand.prompt * max(1.0, prompts), engine.chunk * cut.pp * cut.cp)
-    mixed = min(1.0, prompts * demand.prompt / tokens)  # share of the steps
-    decode_s = replica.counts(batch, 0, 0).total
-    prompt_s = replica.counts(batch, math.ceil(tokens), math.ceil(prompts)).total - decode_s
-    attention_s = prompts * replica.prompt_s(0, demand.prompt) + replica.cache_s(batch, batch * (demand.prompt + demand.output / 2))
-    return prompts / max(decode_s + mixed * prompt_s + attention_s, engine.token_s * batch)
-
-
-def _check(demand: Demand, cluster: ClusterSpec) -> None:
+def check(demand: Demand, cluster: ClusterSpec) -> None:
+    """Raises SpecError where nothing can be planned."""
     if not cluster.num_devices:
         raise SpecError("the cluster has no devices")
     problems = [
-        Problem(f"{getattr(demand, name):g} must be above 0", f"serve.{name}")
+        Problem(f"{value:g} must be above 0", f"serve.{name}")
         for name in ("prompt", "output", "rate", "ttft_s", "tpot_s")
-        if not getattr(demand, name) > 0
+        if (value := getattr(demand, name)) is not None and not value > 0
     ]
-    if not math.isfinite(demand.rate):
+    if demand.rate is not None and not math.isfinite(demand.rate):
         problems.append(Problem(f"{demand.rate:g} requests/s are no load; give a number", "serve.rate"))
     if not 0 < demand.share <= 1:
         problems.append(Problem(f"{demand.share:g} is no share of the requests; use up to 1", "serve.share"))
@@ -109,114 +109,54 @@ def _check(demand: Demand, cluster: ClusterSpec) -> None:
         raise SpecError(problems)
 
 
-def _alone(replica: Replica, free: Room, demand: Demand) -> str:
-    """Why a cut cannot serve even one request in time; empty where it can."""
-    if shortage := free.shortage:
-        return shortage
-    if free.tokens < (longest := demand.prompt + demand.output):
-        return f"the cache holds {free.tokens} tokens, one sequence has {longest}"
-    lone = play(replica, free, Load(demand.prompt, demand.output, concurrency=1, requests=1))
-    if lone.ttft_s[0] > demand.ttft_s:
-        terms = alone_terms(replica, demand)
-        return f"first token after {_ms(lone.ttft_s[0])} with nobody else there, above {_ms(demand.ttft_s)}: {_largest(terms)}"
-    if lone.tpot_s and lone.tpot_s[0] > demand.tpot_s:
-        terms = replica.counts(1, 0, 0)
-        return f"a token takes {_ms(lone.tpot_s[0])} with nobody else there, above {_ms(demand.tpot_s)}: {_largest(terms)}"
-    return ""
+def entry_of(served: Served, cut: Cut, on: Machines, engine: Engine) -> Entry:
+    """A cut of the model as it runs on these machines."""
+    replica = Replica(served, cut, Network(on.cluster.links, on.device), on.islands.largest, engine)
+    return Entry(replica, room(replica, on.memory_bytes), on)
 
 
-def alone_terms(replica: Replica, demand: Demand) -> Terms:
-    """Of the step that computes one prompt."""
-    return replace(replica.counts(0, demand.prompt, 1), attention=replica.prompt_s(0, demand.prompt))
+def _too_few(entry: Entry, demand: Demand) -> str:
+    return f"{demand.least} replicas are wanted, the cluster holds {entry.room_for}" if entry.room_for < demand.least else ""
 
 
-def _compete(entries: list[_Entry], demand: Demand, cluster: ClusterSpec, refused: list[Refused]) -> list[Option]:
-    """Options that meet the demand, in order of preference; all others join the refused."""
-    options: list[Option] = []
-    for entry in sorted(entries, key=lambda e: (_least(e, demand) * e.replica.cut.size, e.replica.cut.size, str(e.replica.cut))):
-        cut, least = entry.replica.cut, _least(entry, demand)
-        room_for = cluster.num_devices // cut.size
-        cheapest = options[0].devices if options else cluster.num_devices
-        if least > room_for:
-            refused.append(Refused(cut, f"needs at least {least} replicas, the cluster holds {room_for}"))
-        elif options and least * cut.size > cheapest:
-            refused.append(Refused(cut, f"costs at least {least * cut.size} devices, {options[0]} costs {cheapest}"))
-        elif len(options) >= KEPT:
-            refused.append(Refused(cut, f"not tried: {KEPT} others meet the limits"))
-        elif option := _fewest(entry, demand, least, room_for):
-            options.append(option)
-            options.sort(key=lambda o: (o.devices, o.ttft_s, o.tpot_s, str(o.cut)))
-        else:
-            refused.append(Refused(cut, f"misses the limits at {demand.rate:g} requests/s even with {room_for} replicas"))
-    return options
+def _answer(entry: Entry, demand: Demand, best: Option, rule: str) -> ServePlan:
+    return ServePlan(demand, best, place(best.layout, entry.on.cluster), saturated(entry, demand, best.replicas), rule)
 
 
-def _least(entry: _Entry, demand: Demand) -> int:
-    return max(1, math.ceil(demand.rate / (SLACK * entry.sustained)))
+def _given(served: Served, demand: Demand, ways: tuple[Machines, ...], engine: Engine, pinned: Pinned) -> ServePlan:
+    """The layout that the job gives, with the most cores that leave it room."""
+    size = pinned.cut.size * (pinned.replicas or demand.least)
+    on = next((m for m in ways if m.num_devices >= size), None)
+    if on is None:
+        have = ways[-1].num_devices
+        raise PlacementError(f"{pinned.replicas or demand.least} x {pinned.cut} needs {size} devices, the cluster has {have}")
+    entry = entry_of(served, pinned.cut, on, engine)
+    if reason := lack(entry, demand):
+        raise PlacementError(f"{entry} does not fit: {reason}{_wider(served, demand, on, engine)}")
+    low, high = (pinned.replicas,) * 2 if pinned.replicas else (demand.least, entry.most(demand))
+    if demand.rate is not None:
+        best = fewest(entry, demand, demand.rate, low, high) or priced(entry, demand, high, demand.rate)
+    else:
+        rate = highest_rate(entry, demand, high) if demand.limited else 0.0
+        best = priced(entry, demand, high, rate or HALF * high * sustained(entry, demand))
+    return _answer(entry, demand, best, GIVEN)
 
 
-def _fewest(entry: _Entry, demand: Demand, least: int, most: int) -> Option | None:
-    """The fewest replicas with which the limits hold; None if they do not with all there is room for."""
-    low, high, found = least, least, None
-    while (found := _option(entry, demand, high)) is None:
-        if high == most:
-            return None
-        low, high = high + 1, min(2 * high, most)
-    while low < high:
-        middle = (low + high) // 2
-        if better := _option(entry, demand, middle):
-            found, high = better, middle
-        else:
-            low = middle + 1
-    return found
+def _wider(served: Served, demand: Demand, on: Machines, engine: Engine) -> str:
+    """The least cut that fits, as a remedy."""
+    tried = sorted(cuts(served, on.num_devices, on.islands.largest), key=lambda c: (c.size, -c.tp))
+    fits = next((cut for cut in tried if not lack(entry_of(served, cut, on, engine), demand)), None)
+    return f"; {fits} fits" if fits else "; no cut of this cluster fits"
 
 
-def _option(entry: _Entry, demand: Demand, replicas: int) -> Option | None:
-    """What so many replicas give, if the demanded share of the requests meets both limits."""
-    replica, rate = entry.replica, demand.rate / replicas
-    played = play(replica, entry.room, Load(demand.prompt, demand.output, rate=rate, requests=_count(replica, demand, rate), warm=WARM))
-    ttft_s, tpot_s = percentile(played.ttft_s, demand.share), percentile(played.tpot_s, demand.share)
-    if ttft_s > demand.ttft_s or tpot_s > demand.tpot_s:
-        return None
-    running = max(1, round(_running(played, demand, rate)))
-    decode = replace(replica.counts(running, 0, 0), attention=replica.cache_s(running, running * (demand.prompt + demand.output / 2)))
-    tokens_s = demand.rate * demand.output
-    return Option(replica.cut, replicas, ttft_s, tpot_s, tokens_s, entry.room.tokens, alone_terms(replica, demand), decode)
-
-
-def _running(played: Played, demand: Demand, rate: float) -> float:
-    """Sequences that decode at a time, by Little's law."""
-    return rate * demand.output * (sum(played.tpot_s) / len(played.tpot_s) if played.tpot_s else 0.0)
-
-
-def _count(replica: Replica, demand: Demand, rate: float) -> int:
-    """Enough requests for four times what is on its way at a time."""
-    alone_s = replica.counts(0, demand.prompt, 1).total + demand.output * replica.counts(1, 0, 0).total
-    return max(PLAYED[0], min(PLAYED[1], math.ceil(4 * rate * alone_s)))
-
-
-def _nothing_meets(demand: Demand, entries: list[_Entry], refused: list[Refused], cluster: ClusterSpec) -> str:
+def _nothing_meets(demand: Demand, entries: list[Entry], refused: list[Refused], cluster: ClusterSpec) -> str:
     """The message for a user whose demand is too high: what is possible instead."""
     if not entries:
-        return f"no layout serves {demand} here. " + "; ".join(f"{r.cut}: {r.reason}" for r in _nearest(refused))
-    most = max(entries, key=lambda e: (cluster.num_devices // e.replica.cut.size * e.sustained, -e.replica.cut.size))
-    replicas = cluster.num_devices // most.replica.cut.size
-    rate = replicas * most.sustained
+        nearest = sorted(refused, key=lambda r: (-r.cut.tp * r.cores, r.cut.size))[:2]  # what they lack is least
+        return f"no layout serves {demand} here. " + "; ".join(f"{r}: {r.reason}" for r in nearest)
+    most = max(entries, key=lambda e: (e.most(demand) * sustained(e, demand), -e.devices))
+    replicas = most.most(demand)
     return (
-        f"{cluster.num_devices} devices do not serve {demand}. Most is to be had of {replicas} x {most.replica.cut}: "
-        f"about {rate:.3g} requests/s with a full batch. Use more devices, a lower rate, or looser limits"
+        f"{cluster.num_devices} devices do not serve {demand}. Most is to be had of {replicas} x {most}: "
+        f"about {replicas * sustained(most, demand):.3g} requests/s with a full batch. Use more devices, a lower rate, or looser limits"
     )
-
-
-def _nearest(refused: list[Refused]) -> list[Refused]:
-    """Largest cuts first: what they lack is least."""
-    return sorted(refused, key=lambda r: (-r.cut.tp, r.cut.size))[:2]
-
-
-def _largest(terms: Terms) -> str:
-    named = sorted(terms.named().items(), key=lambda item: -item[1])
-    return ", ".join(f"{name} {_ms(seconds)}" for name, seconds in named[:3] if seconds > 0)
-
-
-def _ms(seconds: float) -> str:
-    return f"{1e3 * seconds:.3g} ms"

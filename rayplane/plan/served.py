@@ -12,14 +12,14 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib import resources
 from typing import Any
 
 import yaml
 
 from rayplane.errors import Problem, SpecError
-from rayplane.plan.share import parts, share
+from rayplane.plan.share import Parts, parts, share
 from rayplane.spec.layout import split
 from rayplane.spec.model import ModelSpec
 
@@ -140,8 +140,8 @@ class Part:
 def part(of: Served, cut: Cut) -> Part:
     """What the fullest rank holds of a layer."""
     model, tp = of.model, cut.tp // cut.attention_dp
-    held = share(parts(model), cut.tp)
-    lone = held if cut.attention_dp == 1 else share(parts(model), tp)
+    held = share(_parts(model), cut.tp)
+    lone = held if cut.attention_dp == 1 else share(_parts(model), tp)
     attention: tuple[float, ...] = (float(lone.stacked[0]), float(lone.stacked[1]))
     widths = (float(lone.q_width), 2.0 * lone.kv_width, 4.0 * lone.q_width)
     if of.latent:
@@ -167,6 +167,12 @@ def part(of: Served, cut: Cut) -> Part:
         width + (1 - plain) * e.active * e.mlp / cut.tp,
         cache_flops,
     )
+
+
+@lru_cache(maxsize=4)
+def _parts(model: ModelSpec) -> Parts:
+    """Looked up for each cut of a search."""
+    return parts(model)
 
 
 def _latent(of: Latent, model: ModelSpec, tp: int) -> tuple[tuple[float, ...], tuple[float, float, float]]:

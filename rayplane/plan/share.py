@@ -8,7 +8,8 @@ Parts need not be fullest on the same rank; taking the fullest of each errs on t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from rayplane.plan.pipe import stages_of
 from rayplane.spec.layout import Layout, split
@@ -56,8 +57,8 @@ class Parts:
 
 def parts(model: ModelSpec) -> Parts:
     """The tensors to price; layers are alike, so one stands for all."""
-    tensors = model.tensors()
-    by_layer = [tuple(t for t in tensors if t.layer == where) for where in (EMBED, 0, model.layers)]
+    tensors = replace(model, layers=1).tensors()
+    by_layer = [tuple(t for t in tensors if t.layer == where) for where in (EMBED, 0, 1)]
     return Parts(model, *by_layer)
 
 
@@ -93,13 +94,19 @@ def share(of: Parts, tp: int) -> Share:
     )
 
 
+def stage_params(of: Share, layout: Layout, chunks: Sequence[int]) -> tuple[int, int]:
+    """Parameters on the fullest rank of some chunks on one stage, in model order; where first and last chunk share a stage, the first
+    holds a tied embedding. And of those, what zero leaves whole: each tp rank has a part of its gradient, summed over tp first.
+    """
+    first, last = chunks[0] == 0, chunks[-1] == layout.num_chunks - 1
+    layers = sum([layout.boundaries[c] for c in chunks])
+    params = layers * of.layer_params + first * of.embed_params + last * of.head_params
+    if last and of.tied_params:
+        ends = stages_of(layout)
+        params -= of.tied_params if ends[0] == ends[-1] else 0
+    return params, layers * (of.common_params + (of.uncut_params if layout.sp else 0))
+
+
 def chunk_params(of: Share, layout: Layout, chunk: int) -> int:
-    """Parameters on the fullest rank of a model chunk; where first and last chunk share a stage, the first holds a tied embedding."""
-    first, last = chunk == 0, chunk == layout.num_chunks - 1
-    params = layout.boundaries[chunk] * of.layer_params + first * of.embed_params + last * of.head_params
-    return params - of.tied_params if last and stages_of(layout)[0] == stages_of(layout)[-1] else params
-
-
-def common_params(of: Share, layout: Layout, chunk: int) -> int:
-    """Of those, what zero leaves whole: each tp rank has a part of its gradient, which is summed over tp first."""
-    return layout.boundaries[chunk] * (of.common_params + (of.uncut_params if layout.sp else 0))
+    """Parameters on the fullest rank of a model chunk."""
+    return stage_params(of, layout, (chunk,))[0]

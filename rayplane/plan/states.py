@@ -17,7 +17,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rayplane.plan.share import Share, chunk_params, common_params
+from rayplane.plan.share import Share, stage_params
 from rayplane.spec.layout import Layout
 
 WEIGHT_BYTES = {"fp32": 4, "bf16": 2, "fp8": 2, "fp4": 2}
@@ -57,10 +57,9 @@ class Parameters:
 
 
 def parameters(of: Share, layout: Layout, chunks: Sequence[int]) -> Parameters:
-    """Of some chunks on one stage."""
-    total = sum(chunk_params(of, layout, c) for c in chunks)
-    common = sum(common_params(of, layout, c) for c in chunks)
-    ends = layout.num_chunks > 1 and not {0, layout.num_chunks - 1}.isdisjoint(chunks)
+    """Of some chunks on one stage, in model order."""
+    total, common = stage_params(of, layout, chunks)
+    ends = layout.num_chunks > 1 and (chunks[0] == 0 or chunks[-1] == layout.num_chunks - 1)
     return Parameters(total - common, common, of.tied_params if ends else 0)
 
 

@@ -90,8 +90,8 @@ class Topology:
 
 
 def topology(cluster: ClusterSpec, dp_inside_pp: bool = False) -> Topology:
-    """The islands of a cluster."""
-    devices: Counter[str] = Counter()
+    """The islands of a cluster; devices of another kind on an island are one of their own, for no group should mix them."""
+    devices: Counter[tuple[str, str, int]] = Counter()
     for node in cluster.nodes:
-        devices[node.island] += node.devices
+        devices[node.island, node.kind, node.memory_bytes] += node.devices
     return Topology(tuple(sorted(Counter(devices.values()).items(), reverse=True)), dp_inside_pp)

@@ -7,35 +7,43 @@ step_s = compute + tp + cp what the slowest stage does for its microbatches
        + bubble            the pipe's length beyond the slowest stage's own work
        + dp                what compute does not hide of reducing gradients and, under zero, of gathering weights (`replicas`)
        + optimizer         AdamW and the global norm
+
+Where stages are on different kinds of device (`runs`), each is priced with its own seconds, links and memory, and cut by them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
-from rayplane.plan import compute, memory
+from rayplane.plan import memory
 from rayplane.plan.activations import Kept, kept
+from rayplane.plan.between import hops_s, tied_s
+from rayplane.plan.bound import at_least_s
+from rayplane.plan.boundaries import cut_by_time, cut_to_fit
 from rayplane.plan.compute import Microbatch
 from rayplane.plan.draft import SPLIT, Draft, Outline, Stages, ends
-from rayplane.plan.network import Group, Network
+from rayplane.plan.held import Held, Moments
+from rayplane.plan.memory import StageMemory
+from rayplane.plan.network import Group
 from rayplane.plan.order import Orders
-from rayplane.plan.partition import cut
 from rayplane.plan.pieces import Pieces, Ring, pieces
-from rayplane.plan.pipe import chunks_of_stages, recomputed, stages_of
+from rayplane.plan.pipe import recomputed, stages_of
 from rayplane.plan.practice import RAYPLANE, Practice
-from rayplane.plan.profile import device_of
+from rayplane.plan.recent import Recent
 from rayplane.plan.recurrence import RECURRENCES
-from rayplane.plan.replicas import Replicas, Unit
-from rayplane.plan.share import Share, chunk_params, parts, share
-from rayplane.plan.states import GRADIENT_BYTES, parameters
+from rayplane.plan.runs import Run, fleet
+from rayplane.plan.share import Share, parts, share
+from rayplane.plan.site import sites
+from rayplane.plan.stretch import Stretch, stretch
 from rayplane.plan.terms import between_ranks, in_chunks, terms_of
-from rayplane.plan.topology import topology
 from rayplane.spec.cluster import ClusterSpec
 from rayplane.spec.layout import Layout, split
 from rayplane.spec.model import ModelSpec
 from rayplane.spec.plan import Estimate, Workload
+
+KNOWN = 48
+"""Parts, and cuts, that are kept to be shared: those of the last few degrees."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,74 +61,65 @@ class Pricer:
     def __init__(self, model: ModelSpec, workload: Workload, cluster: ClusterSpec, practice: Practice = RAYPLANE):
         self.model, self.workload, self.cluster = model, workload, cluster
         self.practice, self._split = practice, replace(practice, overlap_tp=False)
-        self.device = device_of(cluster, workload.precision)
+        self.fleet = fleet(cluster, practice.dp_inside_pp)
+        self._sites = sites(cluster, self.fleet, workload.precision)
+        self.device, self.network, self.topology = self._sites[-1].device, self._sites[-1].network, self._sites[-1].topology
+        self.device_bytes = self.fleet.memory_bytes
         self._terms = terms_of(cluster.profile)
-        self.device_bytes = cluster.memory_bytes
-        self.network = Network(cluster.links, self.device)
-        self.topology = topology(cluster, practice.dp_inside_pp)
         self.orders = Orders()
         self._tokens = workload.global_batch * workload.seq_len
         self._flops = model.flops_per_token(workload.seq_len) * self._tokens
         self._tensors = parts(model)
         self._shares: dict[int, Share] = {}
-        self._groups: dict[tuple[int, int, int, int, str], tuple[Group, Ring]] = {}
-        self._known: dict[tuple[int, int, bool, str, Group, Ring, bool], _Parts] = {}
-        self._cuts: dict[tuple[float, float, float, tuple[int, ...]], tuple[int, ...]] = {}
+        self._groups = Recent[tuple[Group, Ring]](8)
+        self._known = Recent[_Parts](KNOWN)
+        self._cuts = Recent[tuple[int, ...]](KNOWN)
 
     def outline(self, layout: Layout) -> Outline:
         """Cut the chunks by cost unless the layout says how, and add up their memory, at least."""
+        runs, samples = self.fleet.runs(layout), _samples(layout, self.workload.global_batch)
+        held = memory.in_flight(layout, len(samples))
         if not layout.boundaries:
-            layout = replace(layout, boundaries=self._boundaries(layout))
-        samples = _samples(layout, self.workload.global_batch)
-        of, held = self._parts(layout), memory.in_flight(layout, len(samples))
-        by_stage = memory.stage_memory(of.work, of.kept, layout, held)
-        exact = layout.schedule in RECURRENCES
-        return Outline(layout, samples, by_stage, max(stage.total for stage in by_stage), exact)
+            layout = replace(layout, boundaries=self._boundaries(layout, runs, held))
+        fullest = self._fullest(layout, runs, held)
+        return Outline(layout, samples, fullest, self._load_bytes(runs, fullest), layout.schedule in RECURRENCES, runs)
 
     def counted(self, outline: Outline) -> Outline:
         """With the activations in flight counted from the schedule."""
         if outline.exact:
             return outline
-        held = self.orders.of(outline.layout, len(outline.samples)).held
-        of = self._parts(outline.layout)
-        by_stage = memory.stage_memory(of.work, of.kept, outline.layout, held)
-        return replace(outline, memory=by_stage, memory_bytes=max(stage.total for stage in by_stage), exact=True)
+        held = self.orders.held(outline.layout, len(outline.samples))
+        fullest = self._fullest(outline.layout, outline.runs, held)
+        return replace(outline, memory=fullest, memory_bytes=self._load_bytes(outline.runs, fullest), exact=True)
 
     def at_least_s(self, outline: Outline) -> float:
-        """A step takes no less: the work of all chunks, shared evenly."""
-        layout, of = outline.layout, self._parts(outline.layout).pieces
+        """A step takes no less: the way through the pipe, or on several kinds of device its work, shared as those are fast."""
+        layout, layers = outline.layout, self.model.layers
+        if len(outline.runs) == 1:
+            return at_least_s(layout, self._parts(layout, outline.runs[0]).pieces, outline.part)
         again = sum(recomputed(layout, n) for n in layout.boundaries)
-        layers_s = (self.model.layers - again) * of.layer.total_s + again * of.again.total_s
-        return outline.rounds * (layers_s + of.embed.total_s + of.head.total_s) / layout.pp
+        by_run = [self._parts(layout, run).pieces for run in outline.runs]
+        ends_s = min(of.embed.total_s for of in by_run) + min(of.head.total_s for of in by_run)
+        each_s = [(layers - again) * of.layer.total_s + again * of.again.total_s + ends_s for of in by_run]
+        return outline.rounds / sum(run.stages / seconds for run, seconds in zip(outline.runs, each_s, strict=True))
 
     def draft(self, outline: Outline) -> Draft:
         """Add the seconds of each chunk."""
-        layout = outline.layout
-        of, work, last = self._parts(layout).pieces, self._parts(layout).work, layout.num_chunks - 1
-        chunks = [of.chunk(n, recomputed(layout, n), c == 0, c == last) for c, n in enumerate(layout.boundaries)]
-        alike: dict[tuple[int, bool, bool], Unit] = {}
-        units = []
-        for c, n in enumerate(layout.boundaries):
-            key = (n, c == 0, c == last)
-            if key not in alike:
-                alike[key] = Unit(*key, chunks[c].compute, chunk_params(work.share, layout, c))
-            units.append(alike[key])
-        replicas = Replicas.of(layout, self.topology, self.network, work)
-        each_s = {u: replicas.each_s(work.share, u) for u in set(units)}
-        reduce_s = self._reductions_s(layout, replicas, units)
-        held = [parameters(work.share, layout, own) for own in chunks_of_stages(layout)]
-        fullest = max(held, key=lambda p: p.cut + p.common)
-        optimizer_s = compute.optimizer_s(self.device, fullest.held(layout, 1), work.precision, work.offload)
+        layout, runs = outline.layout, outline.runs
+        stretches = [self._stretch(layout, run) for run in runs]
+        by_chunk = sorted((chunk for of in stretches for chunk in of.chunks), key=lambda chunk: chunk.index)
+        tied = self._parts(layout, runs[0]).work.share.tied_params if self.model.tied else 0
+        whole = self._sites[runs[0].pool if len(runs) == 1 else -1]
         stages = Stages(
             stage_of=stages_of(layout),
-            compute=tuple(c.compute for c in chunks),
-            tp=tuple(c.tp for c in chunks),
-            cp=tuple(c.cp for c in chunks),
-            dp=tuple(each_s[u] for u in units),
-            p2p_s=self._hops_s(layout, work),
-            reduce_s=reduce_s,
-            sync_s=self._tied_s(layout, work) + replicas.weights_s(units[0], held[0].spanning),
-            optimizer_s=optimizer_s + self.network.all_reduce_s(self.topology.world(layout), 4),
+            compute=tuple(c.piece.compute for c in by_chunk),
+            tp=tuple(c.piece.tp for c in by_chunk),
+            cp=tuple(c.piece.cp for c in by_chunk),
+            dp=tuple(c.dp for c in by_chunk),
+            p2p_s=hops_s(layout, runs, self._sites, self._parts(layout, runs[0]).work.residual_bytes),
+            reduce_s=tuple(c.reduce_s for c in by_chunk),
+            sync_s=tied_s(layout, runs, self._sites, tied) + stretches[0].weights_s,
+            optimizer_s=max(of.optimizer_s for of in stretches) + whole.network.all_reduce_s(whole.topology.world(layout), 4),
         )
         return Draft(outline, between_ranks(stages, self._terms))
 
@@ -140,7 +139,7 @@ class Pricer:
         return Estimate(
             step_s=step_s,
             tokens_s=self._tokens / step_s,
-            mfu=self._flops / (step_s * layout.size * self.device.peak_flops[self.workload.precision]),
+            mfu=self._flops / (step_s * self._peak_flops(outline)),
             bubble=max(0.0, 1.0 - outline.rounds * sum(pipe.stage_s) / (layout.pp * pipe_s)),
             time_s={
                 "compute": outline.rounds * compute_s[slow],
@@ -153,82 +152,98 @@ class Pricer:
             },
             memory=fullest.terms(),
             memory_bytes=fullest.total,
-            verdict=memory.verdict(fullest.total, self.device_bytes),
+            verdict=memory.verdict(fullest.total, outline.room_bytes),
             stage_s=compute_s,
+            stage_kinds=self._kinds(outline.runs),
         )
 
-    def _parts(self, layout: Layout) -> _Parts:
+    def microbatch(self, layout: Layout, stage: int = 0) -> tuple[Microbatch, Pieces]:
+        """One microbatch on a rank of a stage under a layout, and the parts it goes through."""
+        of = self._parts(layout, next(run for run in reversed(self.fleet.runs(layout)) if run.first <= stage))
+        return of.work, of.pieces
+
+    def by_stage(self, outline: Outline) -> tuple[StageMemory, ...]:
+        """Memory of every stage, counted."""
+        layout, m = outline.layout, len(outline.samples)
+        exact = layout.schedule in RECURRENCES
+        held = memory.in_flight(layout, m) if exact else self.orders.held(layout, m)
+        return self._memory(layout, outline.runs, held)
+
+    def _parts(self, layout: Layout, run: Run) -> _Parts:
         """What layouts with the same microbatch share."""
-        degrees = (layout.dp, layout.pp, layout.cp, layout.tp, layout.cp_method)
-        if degrees not in self._groups:
-            self._groups[degrees] = self.topology.tp_group(layout), Ring(self.topology.cp_group(layout), layout.cp_method)
-        group, ring = self._groups[degrees]
-        # What weight gradients hide of tp shows at once where they are put off.
-        practice = self._split if layout.tp > 1 and layout.schedule in SPLIT else self.practice
-        key = (layout.tp, layout.micro_batch, layout.sp, layout.recompute, group, ring, practice is self._split)
-        if key not in self._known:
-            if layout.tp not in self._shares:
-                self._shares[layout.tp] = share(self._tensors, layout.tp)
-            work = Microbatch(
-                model=self.model,
-                share=self._shares[layout.tp],
-                device=self.device,
-                precision=self.workload.precision,
-                seq_len=self.workload.seq_len,
-                samples=layout.micro_batch,
-                sp=layout.sp,
-                recompute=layout.recompute,
-                cp=layout.cp,
-                offload=self.workload.offload,
-                practice=practice,
-            )
-            of = in_chunks(pieces(work, self.network, group, ring), self._terms)
-            self._known[key] = _Parts(work, of, kept(work))
-        return self._known[key]
+        degrees = (layout.dp, layout.pp, layout.cp, layout.tp, layout.cp_method, run.pool)
+        group, ring = self._groups.get(degrees, lambda: self._shapes(layout, run))
+        split = layout.tp > 1 and layout.schedule in SPLIT
+        sizes = (group.size, group.per_island, ring.group.size, ring.group.per_island, ring.method)
+        key = (layout.tp, layout.micro_batch, layout.sp, layout.recompute, split, run.pool, *sizes)
+        return self._known.get(key, lambda: self._made(layout, run, group, ring))
 
-    def _boundaries(self, layout: Layout) -> tuple[int, ...]:
-        of, stage_of = self._parts(layout).pieces, stages_of(layout)
-        a_chunk = self.model.layers / layout.num_chunks
-        layer_s = of.layer_s(min(1.0, recomputed(layout, self.model.layers) / a_chunk))
-        key = (layer_s, of.embed.total_s, of.head.total_s, stage_of)
-        if key not in self._cuts:
-            extra = [0.0] * layout.num_chunks
-            extra[0] += of.embed.total_s
-            extra[-1] += of.head.total_s
-            self._cuts[key] = cut([layer_s] * self.model.layers, extra, stage_of)
-        return self._cuts[key]
+    def _shapes(self, layout: Layout, run: Run) -> tuple[Group, Ring]:
+        """Of the groups that share a microbatch."""
+        own, topology = run.alone(layout), self._sites[run.pool].topology
+        return topology.tp_group(own), Ring(topology.cp_group(own), layout.cp_method)
 
-    def _hops_s(self, layout: Layout, work: Microbatch) -> tuple[float, ...]:
-        """From each chunk to the next; a way between stages that are not neighbours is as slow as the slowest hop."""
-        inside = self.topology.hops_inside(layout)
-        stage_of = stages_of(layout)
-        hop_s = {near: self.network.p2p_s(work.residual_bytes, near) for near in (True, False)}
-        return tuple(0.0 if a == b else hop_s[all(inside[min(a, b) : max(a, b)])] for a, b in pairwise(stage_of))
+    def _made(self, layout: Layout, run: Run, group: Group, ring: Ring) -> _Parts:
+        if layout.tp not in self._shares:
+            self._shares[layout.tp] = share(self._tensors, layout.tp)
+        site = self._sites[run.pool]
+        work = Microbatch(
+            model=self.model,
+            share=self._shares[layout.tp],
+            device=site.device,
+            precision=self.workload.precision,
+            seq_len=self.workload.seq_len,
+            samples=layout.micro_batch,
+            sp=layout.sp,
+            recompute=layout.recompute,
+            cp=layout.cp,
+            offload=self.workload.offload,
+            # What weight gradients hide of tp shows at once where they are put off.
+            practice=self._split if layout.tp > 1 and layout.schedule in SPLIT else self.practice,
+        )
+        return _Parts(work, in_chunks(pieces(work, site.network, group, ring), self._terms), kept(work))
 
-    def _reductions_s(self, layout: Layout, replicas: Replicas, units: Sequence[Unit]) -> tuple[float, ...]:
-        """By chunk; stages with like chunks are alike."""
-        out, known = [0.0] * len(units), dict[tuple[Unit, ...], tuple[float, ...]]()
-        for chunks in chunks_of_stages(layout):
-            own = tuple(units[c] for c in chunks)
-            if own not in known:
-                known[own] = replicas.reduce_s(own, layout.pp if layout.schedule == "interleaved" else 1)
-            for chunk, seconds in zip(chunks, known[own], strict=True):
-                out[chunk] = seconds + self._norms_s(layout, units[chunk].layers)
+    def _boundaries(self, layout: Layout, runs: tuple[Run, ...], held: Sequence[Sequence[Held]]) -> tuple[int, ...]:
+        by_run = [self._parts(layout, run).pieces for run in runs]
+        if len(runs) == 1:
+            return cut_by_time(layout, self.model.layers, by_run[0], self._cuts)
+        stages = [(run.memory_bytes, of) for run, of in zip(runs, by_run, strict=True) for _ in range(run.stages)]
+        return self._cuts.get(
+            layout, lambda: cut_to_fit(layout, self.model.layers, stages, lambda tried: self._memory(tried, runs, held))
+        )
+
+    def _memory(self, layout: Layout, runs: tuple[Run, ...], held: Sequence[Sequence[Held] | Moments]) -> tuple[StageMemory, ...]:
+        """Of every stage, on its own devices."""
+        out: list[StageMemory] = []
+        for run in runs:
+            of = self._parts(layout, run)
+            out += memory.stage_memory(of.work, of.kept, layout, held)[run.first : run.first + run.stages]
         return tuple(out)
 
-    def _norms_s(self, layout: Layout, layers: int) -> float:
-        """Under sp each tp rank has a part of the gradients of a chunk's norms."""
-        if not layout.sp:
-            return 0.0
-        norm_bytes = GRADIENT_BYTES * 2 * layers * self.model.hidden
-        return self.network.all_reduce_s(self.topology.tp_group(layout), norm_bytes)
+    def _fullest(self, layout: Layout, runs: tuple[Run, ...], held: Sequence[Sequence[Held] | Moments]) -> tuple[StageMemory, ...]:
+        """Of the fullest stage of each run."""
+        parts = [self._parts(layout, run) for run in runs]
+        return tuple(
+            memory.fullest(of.work, of.kept, layout, held, slice(run.first, run.first + run.stages))
+            for run, of in zip(runs, parts, strict=True)
+        )
 
-    def _tied_s(self, layout: Layout, work: Microbatch) -> float:
-        """First and last stage sum their gradients of a tied embedding."""
-        if not self.model.tied or stages_of(layout)[0] == stages_of(layout)[-1]:
-            return 0.0
-        inside = all(self.topology.hops_inside(layout))
-        return self.network.all_reduce_s(Group(2, 2 if inside else 1), GRADIENT_BYTES * work.share.tied_params)
+    def _load_bytes(self, runs: tuple[Run, ...], fullest: Sequence[StageMemory]) -> int:
+        """Of the fullest stage; on a smaller device memory counts as much more as that has less."""
+        return max(-(-of.total * self.device_bytes // run.memory_bytes) for run, of in zip(runs, fullest, strict=True))
+
+    def _stretch(self, layout: Layout, run: Run) -> Stretch:
+        of = self._parts(layout, run)
+        return stretch(layout, run, self._sites[run.pool], of.work, of.pieces)
+
+    def _peak_flops(self, outline: Outline) -> float:
+        """Of all devices together."""
+        a_stage = outline.layout.size // outline.layout.pp
+        return sum(a_stage * run.stages * self._sites[run.pool].device.peak_flops[self.workload.precision] for run in outline.runs)
+
+    def _kinds(self, runs: Sequence[Run]) -> tuple[str, ...]:
+        """By stage, where there are several."""
+        return tuple(self.fleet.pools[run.pool].kind for run in runs for _ in range(run.stages)) if len(runs) > 1 else ()
 
 
 def price(model: ModelSpec, workload: Workload, cluster: ClusterSpec, layout: Layout) -> Estimate:

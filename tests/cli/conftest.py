@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from rayplane.cli import run as run_module
+from rayplane.cli import training as training_module
 from rayplane.cli.fleet import Fleet
 from rayplane.plan.catalog import homogeneous
 
@@ -40,9 +40,9 @@ def fleet(monkeypatch):
     def use(group):
         @contextmanager
         def opened(runtime, job):
-            yield Fleet(homogeneous({"here": 2}, "cpu", 2**32, {}), "cpu", group, Deaf(), lambda: ["here:1"])
+            yield Fleet(homogeneous({"here": 2}, "cpu", 2**32, {}), "cpu", lambda: group, Deaf(), lambda: ["here:1"])
 
-        monkeypatch.setattr(run_module, "open_fleet", opened)
+        monkeypatch.setattr(training_module, "open_fleet", opened)
         return group
 
     return use

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rayplane.spec.job import ModelSection
 from rayplane.spec.layout import Layout
+from rayplane.spec.model_section import ModelSection
 from rayplane.spec.source import load_model
 from rayplane.train.threads import run_ranks
 from tests.parity.training import cut, make_rank, section, store, tiny

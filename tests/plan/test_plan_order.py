@@ -8,15 +8,17 @@ from hypothesis import strategies as st
 
 from rayplane.plan.draft import SPLIT, action_cost
 from rayplane.plan.held import fullest, most_bytes
-from rayplane.plan.order import LONG, Orders, compiled
-from rayplane.plan.pipe import Pipe, lower_bound_s, stages_of
+from rayplane.plan.order import LONG, Order, Orders
+from rayplane.plan.pipe import Pipe, chunks_of_stages, lower_bound_s, stages_of
+from rayplane.plan.programs import CHUNK, PROGRAMS, Shape
+from rayplane.plan.programs import KINDS as OPS
 from rayplane.plan.recurrence import RECURRENCES
 from rayplane.plan.timeline import Timeline, play
 from rayplane.spec.builders import BUILDERS, one_f_one_b
 from rayplane.spec.layout import Layout
 from rayplane.spec.passes import build
 
-KINDS = [("1f1b", 1), ("gpipe", 1), ("interleaved", 2), ("interleaved", 3), ("zb-h1", 1), ("zbv", 2)]
+KINDS = [("1f1b", 1), ("gpipe", 1), ("interleaved", 2), ("interleaved", 3), ("zb-h1", 1), ("zb-h2", 1), ("zbv", 2)]
 seconds = st.floats(0.1, 9.0)
 
 
@@ -44,7 +46,7 @@ def test_an_order_ends_when_the_timeline_does(data: Any, num_stages: int, microb
     of = layout(num_stages, kind)
     pipe = a_pipe(data, of, reduce=True)
     part = [1.0] * (microbatches - 1) + [data.draw(st.sampled_from([1.0, 0.5]))]
-    ends = compiled(BUILDERS[kind[0]](num_stages, microbatches, kind[1])).ends(pipe, part)
+    ends = Order(kind[0], Shape(num_stages, microbatches, kind[1])).ends(pipe, part)
     timeline = played(of, pipe, part)
     assert ends == pytest.approx([spans[-1].start_s if len(spans) == 1 else spans[-2].end_s for spans in timeline.ranks], rel=1e-9)
 
@@ -110,3 +112,18 @@ def test_the_fullest_moments_are_counted_from_the_actions() -> None:
     assert [most_bytes(moments, (1,), (1,)) for moments in zb] == [3, 3, 3]
     assert most_bytes(zb[2], (10,), (1,)) == 12, "one whole and two that wait for their weight gradients"
     assert all(len(held) == 4 for moments in fullest(BUILDERS["zbv"](3, 6, 2)) for held in moments)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("num_stages", [1, 2, 3, 5])
+@pytest.mark.parametrize("microbatches", [1, 2, 4, 5, 11])
+def test_programs_are_the_actions_of_the_builders(kind: tuple[str, int], num_stages: int, microbatches: int) -> None:
+    name, vpp = kind
+    assert set(PROGRAMS) == set(BUILDERS)
+    schedule, of = BUILDERS[name](num_stages, microbatches, vpp), layout(num_stages, kind)
+    order = Order(name, Shape(num_stages, microbatches, vpp))
+    for stage, (actions, chunks) in enumerate(zip(schedule.ranks, chunks_of_stages(of), strict=True)):
+        assert order.program(stage) == bytes(CHUNK * chunks.index(a.chunk) + OPS.index(a.op) for a in actions)
+        for op, chunk in {(a.op, a.chunk) for a in actions}:
+            assert [a.microbatch for a in actions if (a.op, a.chunk) == (op, chunk)] == list(range(microbatches))
+    assert [[tuple(moment) for moment in moments.tolist()] for moments in order.held] == [list(m) for m in fullest(schedule)]

@@ -153,13 +153,17 @@ def test_more_memory_never_refuses(llama3_8b: ModelSpec, llama_work: Workload) -
     assert steps == sorted(steps, reverse=True)
 
 
-def test_devices_stay_idle_only_when_the_batch_or_the_heads_leave_no_choice(reference: ModelSpec, two_cpus: ClusterSpec) -> None:
+def test_devices_stay_idle_only_when_the_batch_or_the_heads_leave_no_choice_or_fewer_are_faster(
+    reference: ModelSpec, two_cpus: ClusterSpec
+) -> None:
     narrow = replace(reference, layers=1, heads=1, kv_heads=1)
     found = plan(narrow, Workload(1, 256, "fp32"), two_cpus, None)
     assert found.layout.size == 1
     assert "global_batch is 1" in refusals(found)["dp2 mb1"]
     seven = homogeneous({"a": 7}, "cpu", 4 * 10**9, {})
-    assert plan(reference, Workload(16, 256, "fp32"), seven, None).layout.size == 7
+    found, all_of_them = (plan(reference, Workload(16, 256, "fp32"), seven, of) for of in (None, LayoutSection(pp=7)))
+    assert found.layout.size == 6
+    assert found.estimate.step_s < all_of_them.estimate.step_s
 
 
 def test_a_model_that_fits_nowhere_is_told_what_is_missing(llama3_8b: ModelSpec, llama_work: Workload) -> None:

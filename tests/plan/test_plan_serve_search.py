@@ -8,13 +8,15 @@ from hypothesis import strategies as st
 
 from rayplane.errors import PlacementError, RayplaneError, SpecError
 from rayplane.plan.catalog import described, device
+from rayplane.plan.cores import Machines
 from rayplane.plan.engine import RAYPLANE
 from rayplane.plan.kv import room
 from rayplane.plan.load import Load, percentile, play, saturating
 from rayplane.plan.network import Network
 from rayplane.plan.serve import Replica
 from rayplane.plan.serve_plan import Demand
-from rayplane.plan.serve_search import plan_serving, sustained
+from rayplane.plan.serve_price import Entry, sustained
+from rayplane.plan.serve_search import Pinned, plan_serving
 from rayplane.plan.served import Cut, Formats, Served, known
 from rayplane.spec.cluster import ClusterSpec
 from rayplane.spec.cluster_section import ClusterSection, NodeSection
@@ -82,9 +84,9 @@ def test_stages_of_every_replica_have_a_place_of_their_own() -> None:
 
 def test_nine_heads_need_not_divide() -> None:
     model = ModelSpec(layers=30, hidden=576, heads=9, kv_heads=3, head_dim=64, mlp=1536, vocab=49152, tied=True)
-    demand = Demand(prompt=64, output=32, rate=1.0, ttft_s=3.0, tpot_s=0.016)
-    plan = plan_serving(Served(model), demand, cluster(1, 3, "cpu"))
-    assert plan.best.cut.tp in (2, 3)
+    demand = Demand(prompt=64, output=32, rate=1.0, ttft_s=3.0, tpot_s=0.05)
+    thirds = plan_serving(Served(model), demand, cluster(1, 3, "cpu"), pinned=Pinned(Cut(tp=2), 1)).best
+    assert (thirds.layout.tp, thirds.misses) == (2, ())
 
 
 def test_a_limit_that_no_layout_holds_says_what_is_in_the_way() -> None:
@@ -134,7 +136,7 @@ def test_the_estimate_of_a_full_batch_is_near_what_it_plays(cut: Cut, prompt: in
     free = room(replica, h100.memory_bytes)
     at_once = saturating(replica, free, prompt, output)
     played = play(replica, free, Load(prompt, output, at_once, requests=12 * at_once, spread=0.05))
-    estimate = sustained(replica, free, Demand(prompt, output, 1.0))
+    estimate = sustained(Entry(replica, free, Machines.of(cluster(), h100)), Demand(prompt, output, 1.0))
     assert 0.9 < estimate / (played.tokens_s / output) < 1.25  # at most as much as SLACK allows for
 
 
@@ -168,3 +170,19 @@ def test_any_demand_gives_a_plan_or_a_clear_error(
     else:
         assert plan.best.devices <= devices
         assert plan.best.ttft_s <= ttft_s and plan.best.tpot_s <= tpot_s
+
+
+def test_groups_of_five_leave_no_room_for_a_second_one_on_a_node_of_eight() -> None:
+    busy = replace(CHAT, rate=60, ttft_s=0.3, tpot_s=0.025)
+    of = plan_serving(known("llama-3.1-70b"), busy, cluster(8))
+    for option in (of.best, *of.runners_up):
+        cells = 8 // (option.cut.tp * option.cut.cp) * 8
+        assert option.replicas * option.cut.pp <= cells
+    islands = {slot.ranks[0] // of.best.cut.tp: slot.island for slot in of.placement.slots}
+    assert len(islands) == len(of.placement.slots), "each group lies in one island"
+
+
+def test_a_hundred_thousand_devices_are_planned_in_seconds() -> None:
+    many = cluster(12500)
+    plan = plan_serving(known("llama-3.1-8b"), replace(CHAT, rate=5000), many)
+    assert 100 < plan.best.devices < 5000

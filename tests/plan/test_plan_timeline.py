@@ -12,7 +12,7 @@ from rayplane.spec.layout import Layout
 from rayplane.spec.passes import build
 from rayplane.spec.schedule import Action, Op, Schedule, ScheduleError
 
-KINDS = [("1f1b", 1), ("gpipe", 1), ("interleaved", 2), ("interleaved", 3), ("zb-h1", 1), ("zbv", 2)]
+KINDS = [("1f1b", 1), ("gpipe", 1), ("interleaved", 2), ("interleaved", 3), ("zb-h1", 1), ("zb-h2", 1), ("zbv", 2)]
 
 
 def stages(forward_s: Sequence[float], backward_s: Sequence[float], p2p_s: Sequence[float], reduce_s: Sequence[float] = ()) -> Pipe:

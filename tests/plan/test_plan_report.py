@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 from rayplane.plan.catalog import homogeneous
-from rayplane.plan.explain import HEADERS, as_json, report, why
+from rayplane.plan.report import HEADERS, as_json, report, why
 from rayplane.plan.search import plan
 from rayplane.spec.cluster import ClusterSpec
 from rayplane.spec.job import LayoutSection

@@ -1,0 +1,238 @@
+"""Carries out what a service's machine decides: the one place where its replicas, ingresses, files and clock meet.
+
+members' words ─▶ Replicas, Ingresses ─▶ events ─decide─▶ effects ─▶ Replicas, Ingresses ─▶ members
+once a second: the ingresses' load ─▶ scale ─▶ Wanted
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from rayplane.control.autoscale import Limits, Scaler, scale
+from rayplane.control.ingresses import Ingresses
+from rayplane.control.journal import Journal
+from rayplane.control.load import Load
+from rayplane.control.machine import INTERRUPTED
+from rayplane.control.member import Broken, Member, Said, Word
+from rayplane.control.replicas import Replicas
+from rayplane.control.service import (
+    DrainReplica,
+    End,
+    KillReplica,
+    ReplicaFailed,
+    Route,
+    Service,
+    ServiceEffect,
+    ServiceEvent,
+    StartIngress,
+    StartReplica,
+    StopAsked,
+    StopIngress,
+    Wanted,
+    decide,
+)
+from rayplane.control.service_record import ServiceRecord, ServiceResult
+from rayplane.control.service_status import ServiceStatus, service_state
+from rayplane.control.service_task import Ground, ServiceTask
+from rayplane.control.stop import Stop
+from rayplane.errors import RayplaneError
+
+POLL_S = 0.1
+LOOK_S = 1.0
+"""How often load and deadlines are looked at."""
+ROOM_S = 60.0
+"""How long the cluster is taken to have no more room, once it had none."""
+
+log = logging.getLogger(__name__)
+
+
+class ServiceObserver(Protocol):
+    """Looks on: a line of the load, a metrics exporter."""
+
+    def on_event(self, service: Service, event: ServiceEvent) -> None:
+        """An event came and led to `service`."""
+
+    def on_status(self, status: ServiceStatus) -> None:
+        """How it stands, about once a second."""
+
+
+class ServiceController:
+    """Drives one service to its end. No member of it is left on any way out."""
+
+    def __init__(self, task: ServiceTask, ground: Ground, observers: Sequence[ServiceObserver] = ()):
+        self.service = Service()
+        self._task, self._observers = task, observers
+        self._words: queue.SimpleQueue[tuple[Member, Word]] = queue.SimpleQueue()
+        self._replicas = Replicas(task, ground, self._heard)
+        self._ingresses = Ingresses(task, ground, self._heard)
+        self._scaler = Scaler(task.replicas)
+        self._room: tuple[int, float] | None = None
+        """Replicas that the cluster has room for, and until when that is believed; None: as many as there may be."""
+        self._record = ServiceRecord(task)
+        self._journal = Journal(task.directory, "name")
+        self._stops = 0
+
+    def run(self, stop: Stop) -> ServiceResult:
+        """Until the service ends."""
+        try:
+            self._supervise(stop)
+        except BaseException as error:
+            reason = str(error) if isinstance(error, RayplaneError) else f"the controller failed: {error!r}"
+            self._journal.status(self._record.status(self.service, "failed", reason), at_once=True)
+            raise
+        finally:
+            self._end()
+            self._journal.close()
+        state, message, exit_code = self._outcome()
+        self._record.load = Load()
+        result = self._record.result(state, message, exit_code)
+        self._tell(self._record.status(self.service, state, message), at_once=True)
+        return result
+
+    def _supervise(self, stop: Stop) -> None:
+        self._handle([Wanted(self._task.replicas)])
+        look_s = time.monotonic() + LOOK_S
+        while self.service.ended is None:
+            asked = stop.take()
+            self._stops += asked
+            self._handle([*([StopAsked()] if asked else []), *self._listen()])
+            if (now_s := time.monotonic()) >= look_s:
+                look_s = now_s + LOOK_S
+                self._look(now_s)
+
+    def _heard(self, member: Member, word: Word) -> None:
+        """From the members' threads."""
+        self._words.put((member, word))
+
+    def _listen(self) -> list[ServiceEvent]:
+        events: list[ServiceEvent] = []
+        try:
+            item = self._words.get(timeout=POLL_S)
+            while True:
+                events += self._events(*item)
+                item = self._words.get_nowait()
+        except queue.Empty:
+            return events
+
+    def _events(self, member: Member, word: Word) -> list[ServiceEvent]:
+        if not self._replicas.owns(member):
+            events = self._ingresses.hear(member, word)
+            self._record.listens(self._urls())
+            return events
+        match word:
+            case Said({"type": "served"} as message):
+                self._record.served(self._replicas.number(member), message)
+                return []
+            case Broken(reason, placed=False):
+                return self._no_room(self._replicas.hear(member, word), reason)
+        return self._replicas.hear(member, word)
+
+    def _no_room(self, failed: list[ServiceEvent], reason: str) -> list[ServiceEvent]:
+        """A replica has no place: the service goes on with those that have one, if there are any."""
+        phases = [replica.phase for replica in self.service.replicas]
+        room = phases.count("serving") + phases.count("starting") - 1
+        if not phases.count("serving"):
+            return [replace(event, user=True) for event in failed if isinstance(event, ReplicaFailed)]
+        log.warning("%s: no place for one more replica: %s", self._task.name, reason)
+        self._room = (room, time.monotonic() + ROOM_S)
+        self._scaler = replace(self._scaler, wanted=room)
+        return [Wanted(room)]
+
+    def _handle(self, events: Sequence[ServiceEvent]) -> None:
+        """Each event, with what it leads to, before the next."""
+        pending = deque(events)
+        while pending:
+            event = pending.popleft()
+            before = self.service
+            self.service, effects = decide(before, event, self._task.restarts)
+            if self.service != before:
+                self._note(event)
+            for effect in effects:
+                pending.extend(self._carry_out(effect))
+
+    def _carry_out(self, effect: ServiceEffect) -> list[ServiceEvent]:
+        match effect:
+            case StartIngress():
+                self._ingresses.start()
+            case StopIngress():
+                self._ingresses.drain()
+            case StartReplica(number):
+                self._replicas.start(number)
+            case DrainReplica(number):
+                self._replicas.drain(number)
+            case KillReplica(number):
+                return self._replicas.kill(number)
+            case Route(replicas):
+                self._ingresses.route(replicas)
+            case End():
+                self._end()
+        return []
+
+    def _look(self, now_s: float) -> None:
+        """What the clock brings: deadlines, the load, another number of replicas."""
+        load = self._ingresses.load(now_s)
+        self._record.load = load or Load()
+        self._handle([*self._ingresses.overdue(now_s), *self._replicas.overdue(now_s, load)])
+        if not self.service.stopping:
+            self._scale(load, now_s)
+        if self.service.ended is None:
+            self._tell(self._record.status(self.service), at_once=True)
+
+    def _scale(self, load: Load | None, now_s: float) -> None:
+        serving = sum(replica.phase == "serving" for replica in self.service.replicas)
+        settled = serving == len(self.service.replicas)
+        wanted = self._scaler.wanted
+        self._scaler = scale(self._scaler, load, serving if settled else -1, now_s, self._limits(now_s), self._task.holds)
+        if self._scaler.wanted != wanted:
+            self._handle([Wanted(self._scaler.wanted)])
+
+    def _limits(self, now_s: float) -> Limits:
+        limits = self._task.limits
+        if self._room and now_s >= self._room[1]:
+            self._room = None
+        most = min(limits.most, self._room[0]) if self._room else limits.most
+        return replace(limits, most=most, least=min(limits.least, most))
+
+    def _note(self, event: ServiceEvent) -> None:
+        ended = self.service.ended is not None
+        self._record.note(event)
+        self._journal.event("ended" if ended else service_state(self.service), event, time.time())
+        for observer in self._observers:
+            observer.on_event(self.service, event)
+        if not ended:
+            self._tell(self._record.status(self.service), at_once=True)
+
+    def _tell(self, status: ServiceStatus, at_once: bool) -> None:
+        self._journal.status(status, at_once)
+        for observer in self._observers:
+            observer.on_status(status)
+
+    def _urls(self) -> list[str]:
+        addresses = self._ingresses.addresses
+        return [f"http://{_reachable(address, node)}" for node, address in sorted(addresses.items())]
+
+    def _end(self) -> None:
+        """Kill all that is left, together, and wait for it."""
+        members = [*self._replicas.end(), *self._ingresses.end()]
+        for member in members:
+            member.wait()
+
+    def _outcome(self) -> tuple[str, str, int]:
+        """State, message and exit code."""
+        if self.service.ended:
+            return "failed", self.service.ended, 1
+        if self._stops > 1:
+            return "stopped", "stopped before what ran was finished", INTERRUPTED
+        return "drained", "", 0
+
+
+def _reachable(address: str, node: str) -> str:
+    """An address as one that can be asked: 0.0.0.0 is every one of a machine's."""
+    host, _, port = address.rpartition(":")
+    return f"{node or 'localhost'}:{port}" if host == "0.0.0.0" else f"{host}:{port}"
