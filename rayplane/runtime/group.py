@@ -28,10 +28,11 @@ from typing import Any, Protocol
 from rayplane.runtime.lease import Lease
 from rayplane.spec.layout import Layout
 from rayplane.spec.plan import Placement
-from rayplane.spec.report import StepReport
+from rayplane.spec.report import ServedReport, StepReport
 
 Message = dict[str, Any]
-REPORT_FIELDS = frozenset(f.name for f in fields(StepReport))
+REPORTS = ("step", "served")
+"""Types of messages that carry reports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,10 @@ class Launch:
     """Where relative paths of the config begin: ranks run there, or where their owner does on a node that has no such folder."""
     lease: Lease | None = None
     """What its ranks hold while they live."""
+    first_device: int = 0
+    """Where several groups share this machine: the first of its devices that this one's ranks get."""
+    cores: int = 1
+    """Of a CPU, for each rank that has no GPU. A launch with 0 is light: it takes no place, and runs beside those that have one."""
 
 
 class WorkerGroup(Protocol):
@@ -86,4 +91,19 @@ class WorkerGroup(Protocol):
 
 def step_report(message: Message) -> StepReport:
     """The report that a "step" message carries."""
-    return StepReport(**{k: v for k, v in message.items() if k in REPORT_FIELDS})
+    return StepReport(**_fields(message, StepReport))
+
+
+def served_report(message: Message) -> ServedReport:
+    """The report that a "served" message carries."""
+    return ServedReport(**_fields(message, ServedReport))
+
+
+def any_report(message: Message) -> StepReport | ServedReport:
+    """The report that a message of REPORTS carries."""
+    return step_report(message) if message["type"] == "step" else served_report(message)
+
+
+def _fields(message: Message, kind: type[StepReport] | type[ServedReport]) -> Message:
+    known = {f.name for f in fields(kind)}
+    return {k: v for k, v in message.items() if k in known}

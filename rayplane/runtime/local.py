@@ -1,6 +1,6 @@
 """All ranks of a job as children of this process: no Ray, one machine.
 
-LocalGroup ── Gang ── rank 0, rank 1, …        rank r has the r-th GPU this process sees, or one CPU thread
+LocalGroup ── Gang ── rank 0, rank 1, …        rank r has the r-th GPU that this process sees, counted from the launch's first
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import queue
 from collections.abc import Callable
 
 from rayplane.runtime.gang import Gang
-from rayplane.runtime.group import Launch, Message, RankMessage
+from rayplane.runtime.group import REPORTS, Launch, Message, RankMessage
 from rayplane.runtime.patience import never
 from rayplane.runtime.process import rank_spec
 from rayplane.runtime.rendezvous import START_TIMEOUT_S, Lobby
@@ -22,7 +22,7 @@ class LocalGroup:
     """A WorkerGroup on this machine."""
 
     def __init__(self, start_timeout_s: float = START_TIMEOUT_S, on_step: Callable[[Message], None] | None = None):
-        """`on_step` is called with every rank's "step" message, from the group's own thread: for an exporter in this process."""
+        """`on_step` is called with every rank's messages of REPORTS, from the group's own thread: for an exporter in this process."""
         self._on_step = on_step
         self._start_timeout_s = start_timeout_s
         self._gang: Gang | None = None
@@ -41,7 +41,8 @@ class LocalGroup:
         self._gang = gang = Gang(self._deliver)
         gpus = dict(enumerate(filter(None, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","))))
         self._lobby = Lobby(launch, (LOOPBACK,) * launch.layout.size, self._start_timeout_s, self._fetch, gang.send)
-        gang.start([rank_spec(launch, rank, gpus.get(rank, str(rank))) for rank in range(launch.layout.size)])
+        first = launch.first_device
+        gang.start([rank_spec(launch, rank, gpus.get(first + rank, str(first + rank))) for rank in range(launch.layout.size)])
 
     def poll(self, timeout_s: float) -> list[RankMessage]:
         """Messages that have come, waiting up to `timeout_s` for the first."""
@@ -63,7 +64,7 @@ class LocalGroup:
         self.kill()
 
     def _deliver(self, item: RankMessage) -> None:
-        if self._on_step and item.message["type"] == "step":
+        if self._on_step and item.message["type"] in REPORTS:
             self._on_step(item.message)
         self._inbox.put(item)
 

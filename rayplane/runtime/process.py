@@ -46,8 +46,8 @@ class RankSpec:
 
 
 def rank_spec(launch: Launch, rank: int, gpu: str) -> RankSpec:
-    """A rank of a launch; on CUDA it sees the one GPU `gpu` only, on CPU it computes with one thread."""
-    environment = {"CUDA_VISIBLE_DEVICES": gpu} if launch.device == "cuda" else {"OMP_NUM_THREADS": "1"}
+    """A rank of a launch; on CUDA it sees the one GPU `gpu` only, on CPU it has a thread for each of its cores."""
+    environment = {"CUDA_VISIBLE_DEVICES": gpu} if launch.device == "cuda" else {"OMP_NUM_THREADS": str(max(1, launch.cores))}
     lease = f"{launch.lease.attempt}:{launch.lease.path}" if launch.lease else ""
     directory = launch.directory if Path(launch.directory).is_dir() else ""
     return RankSpec(rank, launch.name, launch.entry, launch.log_dir, directory, lease, environment)

@@ -19,13 +19,15 @@ RANK = ("run", "replica", "stage", "rank")
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric. A counter only grows, and its name ends in `_total`; a gauge is the newest value."""
+    """One metric. A counter only grows, and its name ends in `_total`; a gauge is the newest value; a histogram counts by size."""
 
     name: str
-    type: Literal["counter", "gauge"]
+    type: Literal["counter", "gauge", "histogram"]
     unit: str
     labels: tuple[str, ...]
     help: str
+    bounds: tuple[float, ...] = ()
+    """Upper ends of a histogram's buckets, the last one, which takes the rest, left out."""
 
 
 STEP_SECONDS = Metric(

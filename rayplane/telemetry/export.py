@@ -1,4 +1,4 @@
-"""StepReports become metrics that Prometheus scrapes.
+"""Reports of ranks become metrics that Prometheus scrapes.
 
 observe(report) ──▶ a slot of a dict per value ──▶ GET /metrics   (text is made only when somebody asks)
 write_targets(path, ["10.0.0.4:39211", …])   tells Prometheus' file_sd where to ask
@@ -17,7 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from rayplane.errors import RayplaneError
-from rayplane.spec.report import StepReport
+from rayplane.spec.report import ServedReport, StepReport
 from rayplane.telemetry import catalog
 from rayplane.telemetry.catalog import CATALOG, Metric
 
@@ -44,24 +44,30 @@ class Exporter:
         self._ranks: dict[int, tuple[tuple[int, int], Labels]] = {}
         self._state = ""
 
-    def observe(self, report: StepReport) -> None:
-        """Count one rank's step."""
+    def observe(self, report: StepReport | ServedReport) -> None:
+        """Count what one rank has done."""
+        if isinstance(report, ServedReport):
+            self._count(report, (report.replica, str(report.stage), str(report.rank)))
+            return
         place = (report.replica, report.stage)
         known, who = self._ranks.get(report.rank, (None, ()))
         if known != place:
             self._forget(who)
             who = (str(report.replica), str(report.stage), str(report.rank))
             self._ranks[report.rank] = (place, who)
+        self._count(report, who)
         values = self._values.of
-        seconds, sent = values[catalog.STEP_SECONDS], values[catalog.COMM_BYTES]
-        for phase, value in report.phases.items():
-            seconds[*who, phase] += value
-        for axis, value in report.comm_bytes.items():
-            sent[*who, axis] += value
         values[catalog.STEP_MEASURED][who] = report.wall_s
         values[catalog.MEMORY_PEAK][who] = report.memory_bytes
         if report.rank == 0:
             self._observe_job(report)
+
+    def _count(self, report: StepReport | ServedReport, who: Labels) -> None:
+        seconds, sent = self._values.of[catalog.STEP_SECONDS], self._values.of[catalog.COMM_BYTES]
+        for phase, value in report.phases.items():
+            seconds[*who, phase] += value
+        for axis, nbytes in report.comm_bytes.items():
+            sent[*who, axis] += nbytes
 
     def _observe_job(self, report: StepReport) -> None:
         values = self._values.of

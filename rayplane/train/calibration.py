@@ -19,12 +19,12 @@ import torch.distributed as dist
 from rayplane.comm.clock import clock_for
 from rayplane.comm.mesh import Mesh, connect
 from rayplane.plan.probes import GroupProbe, Probes
+from rayplane.rank.life import live
 from rayplane.spec.layout import Layout
 from rayplane.telemetry.channel import Channel, Message
 from rayplane.train.kernel_probes import PROBES
 from rayplane.train.network_probes import collectives, messages
 from rayplane.train.stopwatch import Stopwatch
-from rayplane.train.worker import live
 
 TIMEOUT_S = 300.0
 CPU_INFO = Path("/proc/cpuinfo")

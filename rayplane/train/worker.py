@@ -5,22 +5,17 @@ ready ─▶ (store) ─▶ join ─▶ mesh, model, data ─▶ started ─▶ 
 
 from __future__ import annotations
 
-import argparse
-import traceback
-from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import asdict
-from datetime import timedelta
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
-from rayplane.comm.clock import clock_for
-from rayplane.comm.mesh import Mesh, connect
-from rayplane.errors import DataError, RayplaneError
-from rayplane.spec.job import JobSpec
-from rayplane.spec.layout import Layout
+from rayplane.comm.mesh import Mesh
+from rayplane.errors import DataError
+from rayplane.rank.life import live, mesh_of
+from rayplane.spec.job import TrainJob
 from rayplane.spec.source import load_model, model_folder
 from rayplane.spec.tokenizer import data_section
 from rayplane.telemetry.channel import Channel, Message
@@ -29,50 +24,12 @@ from rayplane.train.data import open_dataset
 from rayplane.train.rank import TrainRank
 from rayplane.train.trace import Tracer
 
-OWNER_TIMEOUT_S = 600.0
-Body = Callable[[Channel, Message, dist.Store | None], None]
-"""What a rank does once it is told to join: with that message, and the store where it is there already."""
-
-
-def live(body: Body) -> None:
-    """Be one rank, from its start to the end of `body`; what goes wrong is told to the owner as "failed"."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--fd", type=int, required=True)
-    channel = Channel.open(parser.parse_args().fd)
-    try:
-        _live(channel, body)
-    except RayplaneError as error:
-        channel.send({"type": "failed", "kind": "user", "message": str(error), "traceback": ""})
-        raise SystemExit(1) from error
-    except Exception as error:
-        message = f"{type(error).__name__}: {error}"
-        channel.send({"type": "failed", "kind": "rank", "message": message, "traceback": traceback.format_exc()})
-        raise SystemExit(1) from error
-
-
-def _live(channel: Channel, body: Body) -> None:
-    torch.set_num_threads(1)
-    channel.send({"type": "ready"})
-    first = channel.expect(("host_store", "join"), OWNER_TIMEOUT_S)
-    store = None
-    if first["type"] == "host_store":
-        store = dist.TCPStore(first["address"], 0, is_master=True, wait_for_workers=False)
-        channel.send({"type": "store", "host": first["address"], "port": store.port})
-        first = channel.expect("join", OWNER_TIMEOUT_S)
-    body(channel, first, store)
-
 
 def _train(channel: Channel, join: Message, store: dist.Store | None) -> None:
     config = join["config"]
-    job = JobSpec.model_validate(config["job"], strict=False)
+    job = TrainJob.model_validate(config["job"], strict=False)
     torch.set_flush_denormal(True)  # after the job is read: a tiny number in it would no longer be more than zero
-    layout = Layout(**{**config["layout"], "boundaries": tuple(config["layout"]["boundaries"])})
-    timeout_s = job.limits.step_timeout_s
-    store = store or dist.TCPStore(join["host"], join["port"], is_master=False, timeout=timedelta(seconds=timeout_s))
-    device = torch.device(join["device"])
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    mesh = connect(layout, join["rank"], store, device, timeout_s, clock_for(device))
+    mesh = mesh_of(join, store, job.limits.step_timeout_s)
     rank = _build(job, mesh, Path(config["resume"]) if config["resume"] else None)
     before = rank.evaluate() if rank.progress.step == 0 else None
     channel.send({"type": "started", "step": rank.progress.step, "holdout_loss": before, "params": rank.spec.num_params})
@@ -82,7 +39,7 @@ def _train(channel: Channel, join: Message, store: dist.Store | None) -> None:
     mesh.close()
 
 
-def _build(job: JobSpec, mesh: Mesh, resume: Path | None) -> TrainRank:
+def _build(job: TrainJob, mesh: Mesh, resume: Path | None) -> TrainRank:
     """A rank with its initial weights, those of a published model, or those of a checkpoint."""
     spec = load_model(job.model)
     dataset = open_dataset(data_section(job), Path(), Path(job.train.checkpoint.dir) / "data", spec.vocab)
@@ -97,7 +54,7 @@ def _build(job: JobSpec, mesh: Mesh, resume: Path | None) -> TrainRank:
     return rank
 
 
-def _checkpoints(job: JobSpec, rank: TrainRank) -> Store:
+def _checkpoints(job: TrainJob, rank: TrainRank) -> Store:
     section = job.train.checkpoint
     return Store(Path(section.dir), section.keep, rank.spec, rank.mesh)
 
@@ -110,7 +67,7 @@ def _check_same_data(fingerprint: str, mesh: Mesh) -> None:
         raise DataError(f"train.data: ranks {differing} see other data than rank 0; every host must have the same files")
 
 
-def _steps(channel: Channel, rank: TrainRank, job: JobSpec) -> bool:
+def _steps(channel: Channel, rank: TrainRank, job: TrainJob) -> bool:
     """Train to the end, saving as the job asks and after the last step; returns whether the owner had the job drained before."""
     saves = _Saves(channel, rank, _checkpoints(job, rank))
     tracer = Tracer(job.train.trace, rank.mesh, Path(job.train.checkpoint.dir))

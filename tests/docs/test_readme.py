@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from rayplane.cli.app import app
 from rayplane.spec import builders, passes
-from rayplane.spec.job import JobSpec
+from rayplane.spec.job import TrainJob
 from rayplane.spec.load import load_job, load_model
 from rayplane.spec.source import preset_names
 
@@ -50,7 +50,7 @@ def test_the_job_file_loads_and_is_the_quickstart(job_file, tmp_path):
 
 
 def test_the_job_file_names_every_field(job_file):
-    assert not [name for name in fields(JobSpec) if not re.search(rf"\b{name}\b", job_file)]
+    assert not [name for name in fields(TrainJob) if not re.search(rf"\b{name}\b", job_file)]
 
 
 def test_the_job_file_names_every_preset(job_file):

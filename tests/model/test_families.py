@@ -14,9 +14,9 @@ from rayplane.model.names import hf_names
 from rayplane.model.parameter import GradWork
 from rayplane.model.transformer import ModelChunk
 from rayplane.model.weights import WeightSource, open_weights
-from rayplane.spec.job import ModelSection
 from rayplane.spec.layout import Layout
 from rayplane.spec.model import ModelSpec
+from rayplane.spec.model_section import ModelSection
 from rayplane.spec.sharding import Chunk, is_shared
 from rayplane.spec.source import load_model
 from rayplane.train.threads import run_ranks

@@ -13,8 +13,8 @@ from safetensors.torch import save_file
 
 from rayplane.errors import CheckpointError, SpecError
 from rayplane.model.weights import open_weights
-from rayplane.spec.job import ModelSection
 from rayplane.spec.model import ModelSpec
+from rayplane.spec.model_section import ModelSection
 from rayplane.spec.sharding import tp_owned
 from rayplane.spec.source import load_model
 from rayplane.train import shards

@@ -1,7 +1,7 @@
 """The Ray side of the runtime: joining a cluster, seeing what it has, and running a WorkerGroup on it."""
 
-from rayplane.runtime.ray.cluster import connect, discover
+from rayplane.runtime.ray.cluster import connect, discover, host_names
 from rayplane.runtime.ray.exporters import Exporters
 from rayplane.runtime.ray.group import RayGroup
 
-__all__ = ["Exporters", "RayGroup", "connect", "discover"]
+__all__ = ["Exporters", "RayGroup", "connect", "discover", "host_names"]

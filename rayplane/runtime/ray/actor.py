@@ -1,7 +1,7 @@
 """The actor that owns the ranks of a stage on one node: it imports no torch, is never restarted and ends with its driver.
 
 RayGroup ──next_messages(seen)──▶ StageActor ── Gang ── ranks of one Slot
-                                      └──"step" messages, fire and forget──▶ NodeExporter ──▶ /metrics
+                                      └──reports, fire and forget──▶ NodeExporter ──▶ /metrics
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 
 from rayplane.runtime.child import die_with_parent
 from rayplane.runtime.gang import Gang
-from rayplane.runtime.group import Launch, Message, RankMessage, step_report
+from rayplane.runtime.group import REPORTS, Launch, Message, RankMessage, any_report
 from rayplane.runtime.process import rank_spec
 from rayplane.runtime.rendezvous import Orders
 from rayplane.spec.plan import Slot
@@ -89,21 +89,30 @@ class StageActor:
         self._gang.kill()
 
     def _deliver(self, item: RankMessage) -> None:
-        if self._exporter and item.message["type"] == "step":
-            self._exporter.observe.remote(step_report(item.message))
+        if self._exporter and item.message["type"] in REPORTS:
+            self._exporter.observe.remote(any_report(item.message))
         with self._arrived:
             self._unseen.append(item)
             self._arrived.notify_all()
 
 
-def stage_actor(slot: Slot, resource: str, places: PlacementGroup, bundle: int) -> Any:
-    """A StageActor that fills a bundle of the placement group."""
+def stage_actor(slot: Slot, resource: str, each: int, places: PlacementGroup, bundle: int) -> Any:
+    """A StageActor that fills a bundle of the placement group; `each` is what a rank of it has of the resource."""
     there = PlacementGroupSchedulingStrategy(places, placement_group_bundle_index=bundle)
-    amount = {f"num_{resource.lower()}s": len(slot.ranks)}
+    amount = {f"num_{resource.lower()}s": each * len(slot.ranks)}
     actor: Any = ray.remote(StageActor)
     return actor.options(
         scheduling_strategy=there, max_restarts=0, max_task_retries=0, max_concurrency=CONCURRENCY, **{"num_cpus": 0, **amount}
     ).remote(slot)
+
+
+def light_actor(slot: Slot, node_id: str) -> Any:
+    """A StageActor that takes nothing of its node."""
+    there = NodeAffinitySchedulingStrategy(node_id, soft=False)
+    actor: Any = ray.remote(StageActor)
+    return actor.options(scheduling_strategy=there, num_cpus=0, max_restarts=0, max_task_retries=0, max_concurrency=CONCURRENCY).remote(
+        slot
+    )
 
 
 def end_process(site: Site) -> Any:

@@ -98,13 +98,25 @@ def living_nodes() -> list[dict[str, Any]]:
     return sorted((n for n in ray.nodes() if n["Alive"]), key=lambda n: (n["NodeManagerAddress"], n["NodeID"]))
 
 
-def reserve(name: str, slots: Sequence[Slot], resource: str, patience: Patience) -> PlacementGroup:
-    """A placement group with one bundle per slot, once it is there.
+def node_ids() -> dict[str, str]:
+    """Ray's id of each node that lives, by the names that people call it."""
+    return {called: node["NodeID"] for node in living_nodes() for called in (node["NodeManagerHostname"], _twin_name(node))}
+
+
+def host_names() -> tuple[str, ...]:
+    """A node of each machine that lives, by name: several nodes may share one."""
+    nodes = living_nodes()
+    names, by_address = _names(nodes), {n["NodeManagerAddress"]: n["NodeID"] for n in reversed(nodes)}
+    return tuple(sorted(names[node_id] for node_id in by_address.values()))
+
+
+def reserve(name: str, slots: Sequence[Slot], resource: str, each: int, patience: Patience) -> PlacementGroup:
+    """A placement group with one bundle per slot, once it is there; `each` is what a rank gets of the resource.
 
     Raises PlacementError at once when the cluster is too small, after a while when others use what is needed; GaveUp.
     """
-    ids = {called: node["NodeID"] for node in living_nodes() for called in (node["NodeManagerHostname"], _twin_name(node))}
-    wants = [Want(len(s.ranks), ids.get(s.node, s.node), s.node) for s in slots]
+    ids = node_ids()
+    wants = [Want(each * len(s.ranks), ids.get(s.node, s.node), s.node) for s in slots]
     _refuse_what_cannot_fit(wants, resource)
     selectors = [{NODE_LABEL: w.host_id} if w.host_id else {} for w in wants]
     bundles = [{resource: w.amount} for w in wants]

@@ -6,6 +6,7 @@ StageActor ──every rank's steps───────────────
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -39,20 +40,22 @@ class Exporters:
         self._run, self._port = run, port
         self._actors: dict[str, Any] = {}
         self._ports: dict[str, tuple[str, Any]] = {}
+        self._making = threading.Lock()
         self._job = self.on(ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address())
 
     def on(self, node_id: str, address: str) -> Any:
         """The exporter of a node, created when it is the first of its node."""
-        if node_id not in self._actors:
-            there = NodeAffinitySchedulingStrategy(node_id, soft=False)
-            actor: Any = ray.remote(NodeExporter)
-            self._actors[node_id] = actor.options(scheduling_strategy=there, num_cpus=0, max_restarts=0).remote(self._run, self._port)
-            self._ports[node_id] = (address, self._actors[node_id].listens_on.remote())
-        return self._actors[node_id]
+        with self._making:
+            if node_id not in self._actors:
+                there = NodeAffinitySchedulingStrategy(node_id, soft=False)
+                actor: Any = ray.remote(NodeExporter)
+                made = actor.options(scheduling_strategy=there, num_cpus=0, max_restarts=0).remote(self._run, self._port)
+                self._actors[node_id], self._ports[node_id] = made, (address, made.listens_on.remote())
+            return self._actors[node_id]
 
     def wait(self, give_up: Callable[[], bool]) -> None:
         """Until all listen. Raises RayplaneError when the port cannot be had, GaveUp."""
-        for address, port in self._ports.values():
+        for address, port in tuple(self._ports.values()):
             try:
                 answers([port], "listening", give_up)
             except RayplaneError as error:

@@ -17,11 +17,12 @@ import ray
 from ray.exceptions import ActorUnavailableError, RayError
 from ray.util.placement_group import PlacementGroup, placement_group_table, remove_placement_group
 
+from rayplane.errors import PlacementError
 from rayplane.runtime.group import Launch, Message, RankMessage
 from rayplane.runtime.patience import Patience, never
-from rayplane.runtime.ray.actor import Site, end_process, stage_actor
+from rayplane.runtime.ray.actor import Site, end_process, light_actor, stage_actor
 from rayplane.runtime.ray.calls import answers, brief
-from rayplane.runtime.ray.cluster import living_nodes, reserve
+from rayplane.runtime.ray.cluster import living_nodes, node_ids, reserve
 from rayplane.runtime.ray.exporters import Exporters
 from rayplane.runtime.rendezvous import START_TIMEOUT_S, Lobby, Orders
 from rayplane.spec.plan import Placement, Slot
@@ -109,12 +110,12 @@ class RayGroup:
         self.kill()
         self._release()
 
-    def _reserve(self, launch: Launch, resource: str, give_up: Callable[[], bool]) -> PlacementGroup:
-        placed = (launch.placement, resource)
+    def _reserve(self, launch: Launch, resource: str, each: int, give_up: Callable[[], bool]) -> PlacementGroup:
+        placed = (launch.placement, f"{each} {resource}")
         if self._places and self._placed == placed and placement_group_table(self._places)["state"] == "CREATED":
             return self._places
         self._release()
-        self._places = reserve(f"rayplane-{launch.name}", launch.placement.slots, resource, Patience(self._wait_s, give_up))
+        self._places = reserve(f"rayplane-{launch.name}", launch.placement.slots, resource, each, Patience(self._wait_s, give_up))
         self._placed = placed
         return self._places
 
@@ -124,9 +125,7 @@ class RayGroup:
         self._places = None
 
     def _create(self, launch: Launch, give_up: Callable[[], bool]) -> None:
-        resource = "GPU" if launch.device == "cuda" else "CPU"
-        places = self._reserve(launch, resource, give_up)
-        self._stages = [Stage(slot, stage_actor(slot, resource, places, i)) for i, slot in enumerate(launch.placement.slots)]
+        self._stages = _light_stages(launch) if not launch.cores else self._placed_stages(launch, give_up)
         sites = answers([s.actor.site.remote() for s in self._stages], "every stage actor came up", give_up)
         for stage, site in zip(self._stages, sites, strict=True):
             stage.site = site
@@ -135,6 +134,11 @@ class RayGroup:
                 stage.exporter = self._exporters.on(site.node_id, site.address)
         if self._exporters:
             self._exporters.wait(give_up)
+
+    def _placed_stages(self, launch: Launch, give_up: Callable[[], bool]) -> list[Stage]:
+        resource, each = ("GPU", 1) if launch.device == "cuda" else ("CPU", launch.cores)
+        places = self._reserve(launch, resource, each, give_up)
+        return [Stage(slot, stage_actor(slot, resource, each, places, i)) for i, slot in enumerate(launch.placement.slots)]
 
     def _spawn(self, launch: Launch, give_up: Callable[[], bool]) -> None:
         spawned = [s.actor.start.remote(launch, s.exporter) for s in self._stages]
@@ -159,6 +163,14 @@ class RayGroup:
             return []
         ready, _ = ray.wait(list(pending), num_returns=len(pending), timeout=0)
         return [message for ref in ready for message in _take(pending[ref])]
+
+
+def _light_stages(launch: Launch) -> list[Stage]:
+    ids = node_ids()
+    gone = sorted({slot.node for slot in launch.placement.slots if slot.node not in ids})
+    if gone:
+        raise PlacementError(f"node {', '.join(gone)} is not in the cluster any more")
+    return [Stage(slot, light_actor(slot, ids[slot.node])) for slot in launch.placement.slots]
 
 
 def _take(stage: Stage) -> list[RankMessage]:

@@ -1,0 +1,48 @@
+// The threads of one run: they go through the same ops together, and share the items of each as they come to them.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <sched.h>
+
+inline void pause_a_little(int64_t turn) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+    if (turn % 1024 == 1023) sched_yield();  // cores may be shared with others
+}
+
+class Team {
+public:
+    // Before any thread uses it: how many there are.
+    void of(int threads) { threads_ = threads; }
+
+    // Calls body(item) for each of `items`, on whichever thread comes first; all have ended when it returns.
+    template <class Body>
+    void share(int64_t items, const Body& body) {
+        if (threads_ == 1) {
+            for (int64_t i = 0; i < items; ++i) body(i);
+            return;
+        }
+        for (int64_t i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < items;) body(i);
+        meet();
+    }
+
+    void meet() {
+        if (threads_ == 1) return;
+        const int phase = phase_.load(std::memory_order_relaxed);
+        if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == threads_) {
+            arrived_.store(0, std::memory_order_relaxed);
+            next_.store(0, std::memory_order_relaxed);
+            phase_.store(phase + 1, std::memory_order_release);
+            return;
+        }
+        for (int64_t turn = 0; phase_.load(std::memory_order_acquire) == phase; ++turn) pause_a_little(turn);
+    }
+
+private:
+    int threads_ = 1;
+    alignas(64) std::atomic<int64_t> next_{0};
+    alignas(64) std::atomic<int> arrived_{0};
+    alignas(64) std::atomic<int> phase_{0};
+};

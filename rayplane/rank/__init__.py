@@ -1,0 +1,1 @@
+"""A rank's process, whatever it does: its life and its line to its owner."""

@@ -1,0 +1,1 @@
+"""Serving: one engine per replica, whose first stage decides what every step computes."""
