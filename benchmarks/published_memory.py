@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from published_rows import CannotExpressError, Row, case_of
-from published_scores import Pair, by_source, errors
+from published_scores import Pair, by_source, errors, name_of, positive, show_failed
 
 from rayplane.errors import RayplaneError
 from rayplane.plan.train import Pricer
@@ -37,29 +36,40 @@ class Label:
 
 def compare(rows: list[Row]) -> tuple[list[Pair], list[Label], list[tuple[str, str]]]:
     """Peaks, labels, and (id, reason) of the rows that are not priced."""
-    peaks, labels, failed = [], [], []
+    peaks: list[Pair] = []
+    labels: list[Label] = []
+    failed = []
     for row in rows:
         try:
-            case = case_of(row)
+            judged = _judged(row)
         except (CannotExpressError, RayplaneError) as error:
-            failed.append((row["id"], str(error)))
-            continue
-        pricer = Pricer(case.model, case.workload, case.cluster, case.practice)
-        outline = pricer.counted(pricer.outline(case.layouts[0]))
-        needs = outline.memory_bytes
-        if row["kind"].startswith("peak"):
-            own = outline.fullest.fixed if case.year > BY_DRIVER else 0
-            peaks.append(Pair(case.id, case.source, (), (needs - own) / 1e9, row["memory_gb"]))
+            failed.append((name_of(row), str(error)))
+        except Exception as error:  # whatever a row holds, it is one that is not priced
+            failed.append((name_of(row), f"{type(error).__name__}: {error}"))
         else:
-            labels.append(Label(case.id, needs / 1e9, "OOM" not in row["kind"], needs <= pricer.device_bytes))
+            (peaks if isinstance(judged, Pair) else labels).append(judged)
     return peaks, labels, failed
+
+
+def _judged(row: Row) -> Pair | Label:
+    """A peak, or a label, beside the planner's word on it."""
+    case, kind = case_of(row), row["kind"]
+    pricer = Pricer(case.model, case.workload, case.cluster, case.practice)
+    outline = pricer.counted(pricer.outline(case.layouts[0]))
+    needs = outline.memory_bytes
+    if kind.startswith("peak"):
+        own = outline.fullest.fixed if case.year > BY_DRIVER else 0
+        return Pair(case.id, case.source, (), (needs - own) / 1e9, positive(row["memory_gb"], "memory_gb"))
+    if "(fits)" in kind or "(OOM)" in kind:
+        return Label(case.id, needs / 1e9, "(fits)" in kind, needs <= pricer.device_bytes)
+    raise CannotExpressError(f"kind '{kind}' is neither a peak nor a label")
 
 
 def summary(peaks: list[Pair], labels: list[Label], num_rows: int) -> dict[str, Any]:
     """In percent but for the counts."""
     fits, oom = [x for x in labels if x.fits], [x for x in labels if not x.fits]
     figures = {
-        "peak_mape": errors(peaks)["mape"] if peaks else None,
+        "peak_mape": errors(peaks)["mape"],
         "label_accuracy": _share([x.said == x.fits for x in labels]),
         "oom_caught": _share([not x.said for x in oom]),
         "fits_refused": _share([not x.said for x in fits]),
@@ -80,11 +90,10 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     args = parser.parse_args()
     rows = json.loads(args.rows.read_text())
-    said = [row for row in rows if not any(kind in row["kind"] for kind in NOT_MEASURED)]
+    said = [row for row in rows if not (isinstance(row, dict) and any(kind in str(row.get("kind")) for kind in NOT_MEASURED))]
     print(f"{len(rows) - len(said)} of {len(rows)} rows are no measurement of memory")
     peaks, labels, failed = compare(said)
-    for reason, count in Counter(reason for _, reason in failed).most_common():
-        print(f"not priced, {count} rows: {reason} ({next(i for i, r in failed if r == reason)})")
+    show_failed(failed)
     if args.by:
         for source, own in by_source(peaks).items():
             print(f"{source[:60]:60} {len(own):4} peaks  MAPE {errors(own)['mape']:5.1f}%  bias {errors(own)['bias']:+6.1f}%")

@@ -85,6 +85,7 @@ def practice_of(row: Row, kind: str) -> Practice:
         overlap_gather=told.modern,
         overlap_tp=told.modern,
         overlap_cp=told.modern,
+        rolling="schedule=ZB" in told.notes,
     )
 
 

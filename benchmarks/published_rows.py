@@ -12,7 +12,7 @@ from rayplane.plan.practice import Practice
 from rayplane.spec.cluster import ClusterSpec
 from rayplane.spec.cluster_section import ClusterSection, LinkSection, LinksSection, NodeSection
 from rayplane.spec.layout import Layout, even_boundaries
-from rayplane.spec.model import ModelSpec
+from rayplane.spec.model import ModelSpec, check_model
 from rayplane.spec.plan import Workload
 
 KINDS = (
@@ -32,6 +32,8 @@ KINDS = (
 """The catalog's device for a row's GPU; the first that matches."""
 GIB = 1.073741824
 NVL72 = ("gb200", "gb300")
+DEGREES = ("dp", "pp", "cp", "tp", "vpp", "micro_batch", "global_batch")
+MAX_DEVICES = 1_000_000
 
 
 class CannotExpressError(Exception):
@@ -56,13 +58,14 @@ def case_of(row: Row) -> Case:
     """Translate a row. Raises CannotExpressError with the reason where that is not possible."""
     try:
         return _case(row)
-    except (KeyError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise CannotExpressError(f"a field is missing or of another kind: {error!r}") from error
 
 
 def _case(row: Row) -> Case:
     kind = _kind(row)
     model = _model(row)
+    _check(row, model)
     return Case(
         id=row["id"],
         source=row["source"]["title"],
@@ -73,6 +76,21 @@ def _case(row: Row) -> Case:
         practice=practice_of(row, kind),
         year=year_of(row),
     )
+
+
+def _check(row: Row, model: ModelSpec) -> None:
+    """Whether a model of these sizes can be, and be cut so."""
+    layout, devices = row["layout"], row["hardware"].get("n_gpus") or _size(row)
+    wrong = [str(problem) for problem in check_model(model)]
+    wrong += [f"{name} is {n}" for name in DEGREES if (n := layout.get(name)) is not None and int(n) < 1]
+    if not wrong and _size(row) != devices:
+        wrong = [f"tp x pp x dp x cp is {_size(row)}, on {devices} devices"]
+    if not wrong and (ranks := _size(row)) > MAX_DEVICES:
+        wrong = [f"{ranks} devices are more than {MAX_DEVICES}"]
+    if not wrong and layout["dp"] * (layout.get("micro_batch") or 1) > layout["global_batch"]:
+        wrong = [f"{layout['dp']} replicas of a micro_batch have more samples than the global_batch of {layout['global_batch']}"]
+    if wrong:
+        raise CannotExpressError(f"contradicts itself: {'; '.join(wrong)}")
 
 
 def precision_of(row: Row) -> str:
@@ -182,9 +200,7 @@ def _schedule(row: Row, model: ModelSpec) -> tuple[str, int]:
     pp, vpp = given["pp"], given.get("vpp") or 1
     if found := re.search(r"schedule=([\w*-]+)", notes):
         name = found[1]
-        if name.startswith("ZB-2p"):
-            raise CannotExpressError(f"schedule {name} is not one of rayplane's")
-        known = {"ZB-1p": ("zb-h1", 1), "ZB-V": ("zbv", 2), "1F1B": ("1f1b", 1)}
+        known = {"ZB-1p": ("zb-h1", 1), "ZB-2p": ("zb-h2", 1), "ZB-V": ("zbv", 2), "1F1B": ("1f1b", 1)}
         if name in known:
             return known[name]
         vpp = vpp if vpp > 1 else (model.layers + 2) // pp

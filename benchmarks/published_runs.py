@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from published_rows import CannotExpressError, Case, Row, case_of
-from published_scores import Pair, by_source, choices, errors
+from published_scores import Pair, by_source, choices, errors, name_of, positive, show_failed
 
 from rayplane.errors import RayplaneError
 from rayplane.plan.order import Orders
@@ -35,8 +34,9 @@ def seconds_of(row: Row, case: Case) -> float:
     """The measured step; from FLOP/s where the row has no time."""
     measured = row["measured"]
     if measured.get("step_time_s"):
-        return float(measured["step_time_s"])
-    if tflops := measured.get("model_tflops_per_gpu"):
+        return positive(measured["step_time_s"], "step_time_s")
+    if measured.get("model_tflops_per_gpu"):
+        tflops = positive(measured["model_tflops_per_gpu"], "model_tflops_per_gpu")
         # Where nothing else is said, attention counts as if nothing were masked.
         model, seq_len = case.model, case.workload.seq_len
         attention = 12.0 * model.layers * model.heads * model.head_dim * model.mean_keys(seq_len)
@@ -54,7 +54,10 @@ def compare(rows: list[Row]) -> tuple[list[Pair], list[tuple[str, str]]]:
             measured_s = seconds_of(row, case)
             predicted_s = estimate_of(case, orders).step_s
         except (CannotExpressError, RayplaneError) as error:
-            failed.append((row["id"], str(error)))
+            failed.append((name_of(row), str(error)))
+            continue
+        except Exception as error:  # whatever a row holds, it is one that is not priced
+            failed.append((name_of(row), f"{type(error).__name__}: {error}"))
             continue
         group = (case.source, case.model, case.workload, case.cluster.num_devices, case.cluster.nodes[0].kind, case.practice)
         pairs.append(Pair(case.id, case.source, group, predicted_s, measured_s))
@@ -64,7 +67,7 @@ def compare(rows: list[Row]) -> tuple[list[Pair], list[tuple[str, str]]]:
 def summary(pairs: list[Pair], num_rows: int) -> dict[str, Any]:
     """Rounded, in the order it is printed."""
     figures = {**errors(pairs), **choices(pairs)}
-    return {"rows": num_rows, "priced": len(pairs), **{k: round(v, 3) for k, v in figures.items()}}
+    return {"rows": num_rows, "priced": len(pairs), **{k: v if v is None else round(v, 3) for k, v in figures.items()}}
 
 
 def main() -> None:
@@ -75,10 +78,9 @@ def main() -> None:
     parser.add_argument("--worst", type=int, default=0, help="also so many rows with the largest errors")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     args = parser.parse_args()
-    rows = [row for row in json.loads(args.rows.read_text()) if row.get("core") or not args.core]
+    rows = [row for row in json.loads(args.rows.read_text()) if not args.core or row.get("core")]
     pairs, failed = compare(rows)
-    for reason, count in Counter(reason for _, reason in failed).most_common():
-        print(f"not priced, {count} rows: {reason} ({next(i for i, r in failed if r == reason)})")
+    show_failed(failed)
     if args.by:
         for source, own in by_source(pairs).items():
             shown = errors(own)

@@ -7,6 +7,7 @@ regret    how much longer the layout with the least predicted time took than the
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -14,6 +15,8 @@ from dataclasses import dataclass
 from itertools import combinations
 
 MIN_GROUP = 5
+ERRORS = ("mape", "median", "p90", "bias", "spearman", "macro_mape")
+CHOICES = ("tau", "regret_mean", "regret_max")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +35,11 @@ class Pair:
         return self.predicted / self.measured - 1
 
 
-def errors(pairs: Sequence[Pair]) -> dict[str, float]:
-    """In percent, but for the correlation of ranks."""
+def errors(pairs: Sequence[Pair]) -> dict[str, float | None]:
+    """In percent, but for the correlation of ranks; of nothing, None."""
     sizes = sorted(abs(p.error) for p in pairs)
     if not sizes:
-        return {}
+        return dict.fromkeys(ERRORS)
     return {
         "mape": 100 * statistics.mean(sizes),
         "median": 100 * statistics.median(sizes),
@@ -47,14 +50,14 @@ def errors(pairs: Sequence[Pair]) -> dict[str, float]:
     }
 
 
-def choices(pairs: Iterable[Pair]) -> dict[str, float]:
-    """Over groups of at least MIN_GROUP layouts: mean tau, and the regret of the planner's choice in percent."""
+def choices(pairs: Iterable[Pair]) -> dict[str, float | None]:
+    """Over groups of at least MIN_GROUP layouts: mean tau, and the regret of the planner's choice in percent; without any, None."""
     groups: dict[tuple[object, ...], list[Pair]] = defaultdict(list)
     for pair in pairs:
         groups[pair.group].append(pair)
     large = [own for own in groups.values() if len(own) >= MIN_GROUP]
     if not large:
-        return {}
+        return {"groups": 0, **dict.fromkeys(CHOICES)}
     regrets = [100 * (min(own, key=lambda p: p.predicted).measured / min(p.measured for p in own) - 1) for own in large]
     return {
         "groups": len(large),
@@ -62,6 +65,28 @@ def choices(pairs: Iterable[Pair]) -> dict[str, float]:
         "regret_mean": statistics.mean(regrets),
         "regret_max": max(regrets),
     }
+
+
+def positive(value: object, name: str) -> float:
+    """What a row says was measured. Raises ValueError where that is no measurement."""
+    number = float(value) if isinstance(value, int | float) else math.nan
+    if not 0 < number < math.inf:
+        raise ValueError(f"{name} is {value!r}, which nothing measures")
+    return number
+
+
+def name_of(row: object) -> str:
+    """Of a row, whatever it holds."""
+    return str(row.get("id") or "a row without an id") if isinstance(row, dict) else repr(row)[:40]
+
+
+def show_failed(failed: Sequence[tuple[str, str]]) -> None:
+    """Every row that is not priced, after its reason; the commonest first."""
+    rows: dict[str, list[str]] = defaultdict(list)
+    for name, reason in failed:
+        rows[reason].append(name)
+    for reason, names in sorted(rows.items(), key=lambda item: -len(item[1])):
+        print(f"not priced, {len(names)} rows: {reason} ({', '.join(names)})")
 
 
 def by_source(pairs: Iterable[Pair]) -> dict[str, list[Pair]]:

@@ -3,7 +3,7 @@
 ttft     mean time to the first token     tpot     mean time between tokens     tokens   output tokens per second of all replicas
 
 A row that cannot be expressed, or that the planner says does not fit, counts as a failure and is printed with its reason. `error` is
-the mean over priced rows of |predicted / measured - 1|; `bias` the median of predicted / measured - 1.
+the mean over priced rows of |predicted / measured - 1|, `bias` the median of predicted / measured - 1, both in percent.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 from published_rows import CannotExpressError
+from published_scores import positive
 from served_rows import Case, Row, case_of
 
 from rayplane.errors import SpecError
@@ -27,6 +28,7 @@ from rayplane.plan.network import Network
 from rayplane.plan.serve import Replica
 
 METRICS = ("ttft", "tpot", "tokens")
+FIGURES = ("mape", "median", "p90", "bias", "spearman")
 SATURATED_ROUNDS = 4
 """Enough for a saturated replica, of which only the rate counts."""
 GROUPS: dict[str, Callable[[Row], str]] = {
@@ -64,10 +66,14 @@ def price(row: Row) -> Priced | Failed:
         if longest > free.tokens:
             return Failed(row, free.shortage or f"does not fit: the cache holds {free.tokens} tokens, a sequence has {longest:.0f}")
         predicted = predict(case, replica, free)
+        known = measured(row)
+        if not known:
+            return Failed(row, "none of time to first token, time per token and tokens per second was measured")
+        return Priced(row, {m: predicted[m] / value for m, value in known.items() if m in predicted})
     except (CannotExpressError, SpecError) as error:
         return Failed(row, str(error))
-    known = measured(row)
-    return Priced(row, {m: predicted[m] / known[m] for m in METRICS if m in known})
+    except Exception as error:  # whatever a row holds, it is one that is not priced
+        return Failed(row, f"{type(error).__name__}: {error}")
 
 
 def predict(case: Case, replica: Replica, free: Room) -> dict[str, float]:
@@ -92,25 +98,25 @@ def measured(row: Row) -> dict[str, float]:
     said = row["measured"]
     out: dict[str, float] = {}
     if ttft := said.get("ttft_ms"):
-        out["ttft"] = ttft / 1e3
+        out["ttft"] = positive(ttft, "ttft_ms") / 1e3
     if tpot := said.get("tpot_ms") or said.get("itl_ms") or said.get("ttit_ms") or row.get("ttit_ms"):
-        out["tpot"] = tpot / 1e3
+        out["tpot"] = positive(tpot, "tpot_ms") / 1e3
     if tokens := said.get("output_tokens_per_s_total"):
-        out["tokens"] = float(tokens)
+        out["tokens"] = positive(tokens, "output_tokens_per_s_total")
     elif tokens := said.get("output_tokens_per_s_per_gpu"):
-        out["tokens"] = float(tokens) * row["hardware"]["n_gpus"]
+        out["tokens"] = positive(tokens, "output_tokens_per_s_per_gpu") * row["hardware"]["n_gpus"]
     return out
 
 
-def statistics(ratios: Iterable[float], rows: Iterable[tuple[float, float]]) -> dict[str, float]:
-    """Error, its median and 90th percentile, bias, and how well the order holds."""
+def statistics(ratios: Iterable[float], rows: Iterable[tuple[float, float]]) -> dict[str, float | None]:
+    """Error, its median and 90th percentile and bias in percent, and how well the order holds, of three rows or more."""
     off = np.abs(np.array(list(ratios)) - 1)
     pairs = np.array(list(rows))
     ranks = np.argsort(np.argsort(pairs, axis=0), axis=0)
-    order = float(np.corrcoef(ranks[:, 0], ranks[:, 1])[0, 1]) if len(off) > 2 else float("nan")
-    bias = float(np.median(pairs[:, 0] / pairs[:, 1])) - 1
-    figures = {"mape": off.mean(), "median": np.median(off), "p90": np.quantile(off, 0.9), "bias": bias, "spearman": order}
-    return {name: round(float(value), 4) for name, value in figures.items()}
+    order = round(float(np.corrcoef(ranks[:, 0], ranks[:, 1])[0, 1]), 4) if len(off) > 2 else None
+    bias = np.median(pairs[:, 0] / pairs[:, 1]) - 1
+    figures = {"mape": off.mean(), "median": np.median(off), "p90": np.quantile(off, 0.9), "bias": bias}
+    return {**{name: round(100 * float(value), 2) for name, value in figures.items()}, "spearman": order}
 
 
 def summary(priced: list[Priced], rows: int) -> dict[str, Any]:
@@ -118,10 +124,19 @@ def summary(priced: list[Priced], rows: int) -> dict[str, Any]:
     out: dict[str, Any] = {"rows": rows, "priced": len(priced)}
     for metric in METRICS:
         of = [(p.ratios[metric], measured(p.row)[metric]) for p in priced if metric in p.ratios]
-        if of:
-            found = statistics([ratio for ratio, _ in of], [(ratio * known, known) for ratio, known in of])
-            out |= {f"{metric}_{name}": value for name, value in found.items()} | {f"{metric}_rows": len(of)}
+        found = (
+            statistics([ratio for ratio, _ in of], [(ratio * known, known) for ratio, known in of]) if of else dict.fromkeys(FIGURES)
+        )
+        out |= {f"{metric}_{name}": value for name, value in found.items()} | {f"{metric}_rows": len(of)}
     return out
+
+
+def run_of(row: Row) -> str:
+    """A row in words, whatever it holds."""
+    try:
+        return f"{row['model']} on {row['hardware']['n_gpus']} {row['hardware']['gpu']}"
+    except (KeyError, TypeError):
+        return repr(row)[:80]
 
 
 def table(priced: list[Priced], group: Callable[[Row], str]) -> None:
@@ -132,7 +147,7 @@ def table(priced: list[Priced], group: Callable[[Row], str]) -> None:
     print(f"{'':56} {'rows':>5}" + "".join(f"{m + ' error':>14}{'bias':>7}" for m in METRICS))
     for name, members in sorted(groups.items()):
         found = summary(members, len(members))
-        cells = [f"{found[f'{m}_mape']:14.1%}{found[f'{m}_bias']:+7.0%}" if f"{m}_mape" in found else " " * 21 for m in METRICS]
+        cells = [f"{found[f'{m}_mape']:13.1f}%{found[f'{m}_bias']:+6.0f}%" if found[f"{m}_rows"] else " " * 21 for m in METRICS]
         print(f"{name[:56]:56} {len(members):5}{''.join(cells)}")
 
 
@@ -148,12 +163,12 @@ def main() -> None:
     table(priced, GROUPS[args.by])
     for a in answers:
         if isinstance(a, Failed):
-            print(f"not priced: {a.row['model']} on {a.row['hardware']['n_gpus']} {a.row['hardware']['gpu']}: {a.reason}")
+            print(f"not priced: {run_of(a.row)}: {a.reason}")
     found = summary(priced, len(rows))
     print(f"\n{found['priced']} of {found['rows']} rows priced")
     for metric in METRICS:
-        if f"{metric}_mape" in found:
-            said = ", ".join(f"{name} {found[f'{metric}_{name}']:.3g}" for name in ("mape", "median", "p90", "bias", "spearman"))
+        if found[f"{metric}_rows"]:
+            said = ", ".join(f"{name} {found[f'{metric}_{name}']}" for name in FIGURES)
             print(f"{metric:7} {said}")
     if args.json:
         print(json.dumps(found))

@@ -2,7 +2,7 @@
 
 bf16 SmolLM2-135M, one system's server at a time on all cores, the load generator beside it: distinct prompts of 128 tokens, 64 tokens
 out, temperature 0, no end before that, at concurrency 1, 8 and 32. A run with an error, with too few tokens, or of a server that cannot
-count on (1, 2, 3 …) is an error, not a figure.
+count on (1, 2, 3 …) is an error, not a figure. After the first round only those peers go on that are near the best at some concurrency.
 
 case          columns                                             ratios
 c1 c8 c32     every system                                        ratio_best: rayplane's tokens/s over the best peer's
@@ -29,13 +29,15 @@ from typing import Any
 
 from serve_load_generator import FIGURES, Generator, check_answer
 from serve_outside import Outside, look
-from serve_processes import Running
+from serve_processes import Running, end_in_order
 from serve_systems import START_S, SYSTEMS, Fields, Servers
 from serve_weights import prepare
 from systems import RunError
 
 LAYOUTS: dict[str, Fields] = {"one": {"dp": 1}, "pp2": {"pp": 2, "dp": 1}, "tp2": {"tp": 2, "dp": 1}, "dp2": {"dp": 2}}
 OURS, ONE = "rayplane", "one"
+NEAR = 0.85
+"""Share of the best peer's tokens/s that a peer needs at some concurrency to be measured in further rounds."""
 Row = dict[str, float]
 
 
@@ -68,16 +70,23 @@ class Comparison:
         self.outside: list[tuple[str, Outside]] = []
 
     def run(self, columns: list[Column], rounds: int) -> None:
-        """All columns `rounds` times; one that fails takes no further part."""
-        for _ in range(rounds):
-            for column in columns:
+        """All columns; one that fails, or is far from the best peer, takes no further part."""
+        for number in range(rounds):
+            near = [c for c in columns if number == 0 or c.system == OURS or self._is_near(c, columns)]
+            for column in near:
                 if column.name not in self.errors:
                     self._measure(column)
+
+    def _is_near(self, column: Column, columns: list[Column]) -> bool:
+        """Whether a peer was near the best one at some concurrency."""
+        peers = [c for c in columns if c.system != OURS]
+        best = {n: max((max(c.tok_s(n), default=0.0) for c in peers), default=0.0) for n in self._concurrency}
+        return any(max(column.tok_s(n), default=0.0) > NEAR * best[n] for n in self._concurrency)
 
     def _measure(self, column: Column) -> None:
         try:
             with self._servers.start(column.system, column.layout) as server:
-                server.wait(START_S)
+                server.wait(SYSTEMS[column.system].ready, START_S)
                 column.start_s.append(round(server.start_s, 1))
                 check_answer(server)
                 for concurrency in self._concurrency:
@@ -156,6 +165,7 @@ def options() -> argparse.Namespace:
 
 
 def main() -> None:
+    end_in_order()
     args = options()
     if not args.loadgen.is_file():
         raise SystemExit(f"skipped: there is no load generator at {args.loadgen}; name one with --loadgen")

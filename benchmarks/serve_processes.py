@@ -1,7 +1,7 @@
 """Servers as child processes: started, watched, measured, and ended with all that they started.
 
 with Running(command, port, log) as server:      the port was free, the server is its own session
-    server.wait(timeout_s)                       until it answers; RunError with the last lines of its log where it does not
+    server.wait(path, timeout_s)                 until it answers; RunError with the last lines of its log where it does not
     server.tree()                                it and what descends from it, with CPU seconds and resident bytes of each
                                                  on leaving: SIGTERM, then SIGKILL for every process that is left, and the port is free
 """
@@ -13,6 +13,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +27,7 @@ HOST = "127.0.0.1"
 TICKS_S = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 TERM_S, KILL_S = 15.0, 10.0
-POLL_S = 0.25
+POLL_S, ANSWER_S = 0.25, 10.0
 TAIL_BYTES, TAIL_LINES = 4000, 5
 STARTED_AT = 19
 """Of the fields of proc(5) stat that follow the name: when the process started, which tells it from another with its number."""
@@ -70,6 +71,16 @@ def tree_of(root: int) -> list[Process]:
             members.append(everyone[pid])
         left += [p.pid for p in everyone.values() if p.parent == pid]
     return members
+
+
+def end_in_order() -> None:
+    """Let SIGTERM end this process as an interrupt does, so that servers go with it; another one does not break that off."""
+
+    def end(number: int, frame: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        sys.exit(128 + number)
+
+    signal.signal(signal.SIGTERM, end)
 
 
 def free_port() -> int:
@@ -126,10 +137,10 @@ class Running:
         """It, and what descends from it."""
         return tree_of(self._process.pid)
 
-    def wait(self, timeout_s: float) -> None:
-        """Until it serves. RunError when it ends before that, or takes too long."""
+    def wait(self, path: str, timeout_s: float) -> None:
+        """Until a path answers with 200. RunError when the server ends before that, or takes too long."""
         began_s = time.monotonic()
-        while not self._answers():
+        while not self._answers(path):
             if self._process.poll() is not None:
                 raise RunError(f"ended with code {self._process.returncode}: {self.last_words()}")
             if time.monotonic() - began_s > timeout_s:
@@ -142,15 +153,9 @@ class Running:
         lines = self._log.read_bytes()[-TAIL_BYTES:].decode(errors="replace").splitlines()
         return " | ".join(line.strip() for line in lines if line.strip())[-TAIL_BYTES // TAIL_LINES :]
 
-    def get(self, path: str) -> str:
-        """The body of an answer with status 200; OSError else."""
-        with urllib.request.urlopen(self.url + path, timeout=10) as answer:
-            body: bytes = answer.read()
-        return body.decode()
-
-    def _answers(self) -> bool:
-        with contextlib.suppress(OSError, ValueError):
-            self.get("/v1/models")
+    def _answers(self, path: str) -> bool:
+        # Anything but 200 raises: errors of HTTP and of connections are both OSErrors.
+        with contextlib.suppress(OSError, ValueError), urllib.request.urlopen(self.url + path, timeout=ANSWER_S):
             return True
         return False
 

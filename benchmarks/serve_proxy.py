@@ -6,8 +6,6 @@ Needs `pip install 'ray[serve]'`, which rayplane does not; RAY_SERVE_ENABLE_HA_P
 deployment makes the tokens: neither engine nor detokeniser is counted. CPU time is that of the replica and of what stands before it.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

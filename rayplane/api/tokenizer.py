@@ -12,13 +12,15 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import tokenizers
 
-from rayplane.api.detokenize import ByteDecoder, Detokenizer, WindowDecoder
+from rayplane.api.detokenize import ByteDecoder, Detokenizer
 from rayplane.errors import DataError
+from rayplane.serve.detokenise import Detokeniser
 from rayplane.train.gguf_tokenizer import hf_files
 
 FIELD = "serve.tokenizer"
@@ -64,7 +66,7 @@ class TextTokenizer:
         """A decoder that takes ids as they come."""
         if self.exact or self.model is None:
             return ByteDecoder(self.spoken if skip_special else self.pieces)
-        return WindowDecoder(self.model, skip_special)
+        return Detokeniser(partial(self.model.decode, skip_special_tokens=skip_special))
 
     def piece(self, token: int) -> bytes:
         """Bytes of one id; nothing for one that the model has and the tokenizer does not know."""

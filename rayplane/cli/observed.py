@@ -89,8 +89,15 @@ def _increases(server: Prometheus, run: str) -> Iterator[Series]:
 
 
 def _window(shown: Sequence[Series]) -> Observation:
-    seconds_of = {(_place(s), s.labels["phase"]): s.newest for s in shown if s.name == catalog.STEP_SECONDS.name}
-    sent = {(_place(s), s.labels["axis"]): s.newest for s in shown if s.name == catalog.COMM_BYTES.name}
+    try:
+        seconds_of = {(_place(s), s.labels["phase"]): s.newest for s in shown if s.name == catalog.STEP_SECONDS.name}
+        sent = {(_place(s), s.labels["axis"]): s.newest for s in shown if s.name == catalog.COMM_BYTES.name}
+    except (KeyError, ValueError) as error:
+        names = f"{catalog.STEP_SECONDS.name} or {catalog.COMM_BYTES.name}"
+        raise RayplaneError(
+            f"the run's {names} has other labels than rayplane writes ({error}): replica, stage and rank as numbers, phase or axis; "
+            "give the job's own exporters, or a Prometheus that keeps their labels"
+        ) from error
     steps = sum(s.newest for s in shown if s.name == catalog.STEPS.name)
     return of_increases(Increases(steps, seconds_of, sent))
 

@@ -34,6 +34,8 @@ from rayplane.spec.plan import Plan, Rejected, Workload
 
 DOES_NOT_FIT = "does not fit"
 """How the planner begins when memory is the reason."""
+SHOWN = 20
+"""So many refusals are shown unasked; a large cluster can be cut in hundreds of ways that cannot be."""
 
 
 def plan(
@@ -85,14 +87,14 @@ def _show(console: Console, answer: Plan, every: bool) -> None:
     show(console, ranked)
     for name, text in (("why", told.why), *(("note", note) for note in told.notes)):
         say(console, f"{name}: {text}")
-    shown = answer.rejected if every else _one_per_degrees(answer)
+    shown = answer.rejected if every else _one_per_degrees(answer)[:SHOWN]
     if shown:
         refused = Table("refused", "reason", box=None)
         for rejected in shown:
             refused.add_row(str(rejected.layout), rejected.reason)
         show(console, refused)
     if hidden := len(answer.rejected) - len(shown):
-        say(console, f"{hidden} more variants of microbatch and schedule were refused; --all shows them")
+        say(console, f"{hidden} more layouts were refused; --all shows them")
 
 
 def _one_per_degrees(answer: Plan) -> list[Rejected]:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -61,7 +62,7 @@ def keep(corrected: ClusterSpec, began: Profile | None, chosen: str) -> Path:
     """Write a corrected profile. Raises RayplaneError where the file holds another than the one that the correction began from."""
     path, profile = path_of(corrected) if chosen == OWN else Path(chosen), corrected.profile
     assert profile is not None, "it was corrected"
-    if path.exists() and read_profile(path) != began:
+    if os.path.exists(path) and read_profile(path) != began:  # noqa: PTH110 (a name too long is not there, and no error here)
         message = (
             f"{path} holds another profile than this plan began from, and would be lost; plan with --profile {path}, or name another"
         )

@@ -94,8 +94,9 @@ class Communicator:
         # Both sides count their shifts alike; tags of plain messages end well below this.
         tag = self._shifts = self._shifts % SHIFT_TAGS + 1
         x = x.contiguous()
-        receive = self.start_recv(out, (self.rank - 1) % self.size, FIRST_SHIFT_TAG + tag)
-        send = self.start_send(x, (self.rank + 1) % self.size, FIRST_SHIFT_TAG + tag)
+        # What is empty is not sent: both sides know its size.
+        receive = self.start_recv(out, (self.rank - 1) % self.size, FIRST_SHIFT_TAG + tag) if out.numel() else _nothing
+        send = self.start_send(x, (self.rank + 1) % self.size, FIRST_SHIFT_TAG + tag) if x.numel() else _nothing
 
         def finish() -> Tensor:
             receive()

@@ -11,6 +11,7 @@ import queue
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
@@ -111,14 +112,13 @@ class ServiceController:
         self._words.put((member, word))
 
     def _listen(self) -> list[ServiceEvent]:
+        """What follows from the words that are there; from the first that comes where there is none yet."""
         events: list[ServiceEvent] = []
-        try:
-            item = self._words.get(timeout=POLL_S)
-            while True:
-                events += self._events(*item)
-                item = self._words.get_nowait()
-        except queue.Empty:
-            return events
+        with suppress(queue.Empty):
+            events += self._events(*self._words.get(timeout=POLL_S))
+            for _ in range(self._words.qsize()):
+                events += self._events(*self._words.get_nowait())
+        return events
 
     def _events(self, member: Member, word: Word) -> list[ServiceEvent]:
         if not self._replicas.owns(member):
@@ -233,6 +233,8 @@ class ServiceController:
 
 
 def _reachable(address: str, node: str) -> str:
-    """An address as one that can be asked: 0.0.0.0 is every one of a machine's."""
+    """An address as one that can be asked: 0.0.0.0 and :: are all of a machine's."""
     host, _, port = address.rpartition(":")
-    return f"{node or 'localhost'}:{port}" if host == "0.0.0.0" else f"{host}:{port}"
+    if host in ("0.0.0.0", "::"):
+        return f"{node or 'localhost'}:{port}"
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

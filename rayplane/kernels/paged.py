@@ -152,7 +152,8 @@ class Attend:
         cache, heads = self.cache, self.heads
         tensors = (self.qkv, cache.keys, cache.values, cache.key_scales, cache.value_scales, self.out, self.served, self.lse)
         kind = FORMATS[cache.keys.dtype]
-        sizes = (self.qkv.stride(0), self.out.stride(0), heads.kv, heads.dim, cache.block, self.window, heads.group, kind)
+        wide = self.out.dtype == torch.float32
+        sizes = (self.qkv.stride(0), self.out.stride(0), heads.kv, heads.dim, cache.block, self.window, heads.group, kind, wide)
         return record(Kind.ATTEND, self.qkv.dtype, tensors, sizes, (self.scale,))
 
     def twin(self, step: Step) -> None:
@@ -163,10 +164,19 @@ class Attend:
             k, v = (torch.repeat_interleave(x, self.served.diff().to(x.device), 0) for x in (k, v))
             q = self.qkv[first:end].unflatten(-1, (-1, self.heads.dim))[:, : self.heads.count].transpose(0, 1).float()
             scores = (q @ k.transpose(1, 2)) * self.scale  # [h, new tokens, length]
-            positions = torch.arange(length - (end - first), length, device=k.device)[:, None]
+            low, high = self._seen(step, first, end, length)
             keys = torch.arange(length, device=k.device)
-            seen = (keys <= positions) & (keys > positions - (self.window or length))
-            scores = scores.masked_fill_(~seen, -torch.inf)
-            self.out[first:end] = (scores.softmax(-1) @ v).transpose(0, 1).flatten(1).to(self.out.dtype)
+            scores = scores.masked_fill_((keys < low[:, None]) | (keys >= high[:, None]), -torch.inf)
+            top = scores.amax(-1, keepdim=True).nan_to_num(neginf=0.0) if length else scores.new_zeros(*scores.shape[:2], 1)
+            scores = (scores - top).exp_()
+            total = scores.sum(-1, keepdim=True)
+            self.out[first:end] = (scores @ v / total.clamp(min=1e-30)).transpose(0, 1).flatten(1).to(self.out.dtype)
             if self.lse is not None:
-                self.lse[first:end] = scores.logsumexp(-1).t()
+                self.lse[first:end] = (total.log() + top).squeeze(-1).t()
+
+    def _seen(self, step: Step, first: int, end: int, length: int) -> tuple[Tensor, Tensor]:
+        """Of a sequence's new tokens, the first key that each sees, and the one behind the last."""
+        if step.stripes is not None:
+            return step.stripes.keys[0, first:end], step.stripes.keys[1, first:end]
+        high = torch.arange(length - (end - first), length, device=self.qkv.device) + 1
+        return high - (self.window or length), high

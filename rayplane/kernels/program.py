@@ -13,7 +13,7 @@ from typing import Any
 from rayplane.kernels.native import Native, records_of
 from rayplane.kernels.op import Op
 from rayplane.kernels.records import Step, StepRecord, step_record
-from rayplane.kernels.shared import Shared
+from rayplane.kernels.shared import Memory
 
 Part = Callable[[Step, StepRecord | None], None]
 
@@ -21,10 +21,13 @@ Part = Callable[[Step, StepRecord | None], None]
 class Program:
     """Ops in order, run as often as wanted. With `native` None, torch runs all."""
 
-    def __init__(self, ops: Sequence[Op], native: Native | None, threads: int, shared: Shared | None = None, profile: bool = False):
-        """`threads` for C++; torch's are torch's own setting. `profile`: keep the seconds that each op takes."""
+    def __init__(self, ops: Sequence[Op], native: Native | None, threads: int, memories: Sequence[Memory] = (), profile: bool = False):
+        """`threads` for C++; torch's are torch's own setting. `memories`: those in which the ops meet other ranks.
+
+        `profile`: keep the seconds that each op takes.
+        """
         self.ops = tuple(ops)
-        self._native, self._threads, self._shared = native, threads, shared
+        self._native, self._threads, self._memories = native, threads, tuple(memories)
         self._seconds: list[tuple[list[Op], Any]] = []
         self._parts = [part for known, ops in self._runs() for part in self._part(known, list(ops), profile)]
 
@@ -33,8 +36,8 @@ class Program:
         record = step_record(step) if self._native is not None else None
         for part in self._parts:
             part(step, record)
-        if self._shared is not None:
-            self._shared.check()
+        for memory in self._memories:
+            memory.check()
 
     def seconds(self) -> list[tuple[Op, float]]:
         """Seconds that C++ has spent on each of its ops since the last call, where they are kept."""

@@ -25,10 +25,21 @@ class Kind(IntEnum):
     ATTEND = 4
     ACT = 5
     SUM = 6
+    OFFER = 7
+    MERGE = 8
 
 
 FORMATS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2, torch.float8_e4m3fn: 3}
 """Number formats by their C++ number."""
+
+
+class Stripes(Protocol):
+    """Of a step over cp (`rayplane.model.paged.Stripes`): Q queries of all ranks."""
+
+    @property
+    def keys(self) -> Tensor: ...  # int32 [2, Q]
+    @property
+    def first(self) -> int: ...
 
 
 class Step(Protocol):
@@ -48,6 +59,8 @@ class Step(Protocol):
     def tables(self) -> Tensor: ...  # int32 [N, W]
     @property
     def rows(self) -> Tensor: ...  # int64 [R]
+    @property
+    def stripes(self) -> Stripes | None: ...
 
 
 class OpRecord(ctypes.Structure):
@@ -66,8 +79,8 @@ class StepRecord(ctypes.Structure):
     """One step."""
 
     _fields_ = (
-        *((name, ctypes.c_int64) for name in ("tokens", "sequences", "width", "rows")),
-        *((name, ctypes.c_void_p) for name in ("ids", "positions", "slots", "starts", "lengths", "tables", "wanted")),
+        *((name, ctypes.c_int64) for name in ("tokens", "sequences", "width", "rows", "queries", "first")),
+        *((name, ctypes.c_void_p) for name in ("ids", "positions", "slots", "starts", "lengths", "tables", "wanted", "keys")),
     )
 
 
@@ -89,6 +102,7 @@ def step_record(step: Step) -> StepRecord:
     """A step for C++; its tensors must be contiguous, of the types of `Step`, and outlive it."""
     tensors = (step.tokens, step.positions, step.slots, step.starts, step.lengths, step.tables, step.rows)
     assert all(t.is_contiguous() for t in tensors), "a step's tensors are contiguous"
-    return StepRecord(
-        step.tokens.shape[0], step.lengths.shape[0], step.tables.shape[1], step.rows.shape[0], *(t.data_ptr() for t in tensors)
-    )
+    keys, first = (None, 0) if step.stripes is None else (step.stripes.keys, step.stripes.first)
+    sizes = (step.tokens.shape[0], step.lengths.shape[0], step.tables.shape[1], step.rows.shape[0])
+    queries, seen = (sizes[0], None) if keys is None else (keys.shape[1], keys.data_ptr())
+    return StepRecord(*sizes, queries, first, *(t.data_ptr() for t in tensors), seen)

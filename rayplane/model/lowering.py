@@ -5,6 +5,7 @@ RmsNorm, LayerNorm          Norm                                            as i
 ColumnLinear, RowLinear     PackedLinear (bf16 in C++), else PlainLinear    packed, the original freed
 Embedding                   Embed                                           as it is, or the head's packed one where they are tied
 Attention                   Rotate, Attend                                  -
+  over cp                   Rotate, Offer, Attend, Merge, or QueryRing      -
 Head                        Norm of the wanted rows, linear                 packed; as it is where torch embeds by it too
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol, cast
 
 import torch
@@ -21,13 +23,16 @@ from rayplane.kernels.native import Native
 from rayplane.kernels.op import Op, buffer
 from rayplane.kernels.paged import Attend, LayerCache, Rotate
 from rayplane.kernels.pointwise import Act, Embed, Norm
-from rayplane.kernels.shared import Shared
+from rayplane.kernels.program import Program
+from rayplane.kernels.shared import Meeting
 from rayplane.model.attention import rope_table
 from rayplane.model.axis import AxisGather, AxisSum
 from rayplane.model.cache import heads_of
 from rayplane.model.layers import Place
 from rayplane.model.norms import LayerNorm, RmsNorm
 from rayplane.model.parameter import Weight
+from rayplane.model.query_ring import QueryRing
+from rayplane.model.shared import Together
 from rayplane.model.transformer import Block, ModelChunk
 from rayplane.spec.model import ModelSpec
 
@@ -43,14 +48,17 @@ class Room(Protocol):
     def rows(self) -> int: ...
     @property
     def context(self) -> int: ...
+    @property
+    def threads(self) -> int: ...
 
 
 class Lowering:
     """Makes the ops of one chunk. `x` is its residual stream [tokens, H], `logits` [rows, vocabulary] on the last chunk."""
 
-    def __init__(self, chunk: ModelChunk, spec: ModelSpec, place: Place, room: Room, native: Native | None, shared: Shared | None):
+    def __init__(self, chunk: ModelChunk, spec: ModelSpec, place: Place, room: Room, native: Native | None, together: Together):
         assert not place.sp and place.presence is None, "serving keeps whole weights and whole rows"
-        self._chunk, self._spec, self._place, self._room, self._shared = chunk, spec, place, room, shared
+        self._chunk, self._spec, self._place, self._room = chunk, spec, place, room
+        self._shared, self._striped, self._any_native = together.tp, together.cp, native
         self._device = next(chunk.parameters()).device
         self._native = native if native is not None and native.bf16 and place.dtype == torch.bfloat16 else None
         self._heads = heads_of(spec, place.tp.size, place.tp.rank)
@@ -63,13 +71,16 @@ class Lowering:
         self._attended = self._buffer(room.tokens, self._heads.count * width)
         self._up = self._buffer(room.tokens, mlp * (2 if spec.act == "swiglu" else 1)) if self._native is None else None
         self._acted = self._buffer(room.tokens, mlp)
-        self._parts = torch.zeros(room.tokens, spec.hidden, device=self._device) if place.tp.size > 1 and shared is None else None
+        self._parts = torch.zeros(room.tokens, spec.hidden, device=self._device) if place.tp.size > 1 and self._shared is None else None
+        self._ring = self._ring_buffers() if place.cp.size > 1 and self._striped is None else None
         self.logits = None if chunk.head is None else self._logits()
 
     def ops(self, caches: Sequence[LayerCache]) -> list[Op]:
         """All ops in order; frees the chunk's own weights as it goes."""
         head = None if self._chunk.head is None else self._head_weight()
-        out = self._embed(head)
+        # Ranks meet in every step: none writes logits before all have read those of the step before.
+        out: list[Op] = [Meeting(self._striped)] if self._striped is not None and not len(self._chunk.blocks) else []
+        out += self._embed(head)
         angles = self._angles()
         for block, cache in zip(self._chunk.blocks, caches, strict=True):
             out += self._layer(cast("Block", block), cache, angles)
@@ -86,12 +97,31 @@ class Lowering:
             self._norm(block.attn_norm, self.x, self._normed),
             self._weight(attention.qkv.weight, attention.qkv.bias).product(self._normed, self._qkv, Ending.STORE),
             Rotate(self._qkv, self._heads, cache, angles, q_norm, k_norm, spec.norm_eps),
-            Attend(self._qkv, self._attended, self._heads, self._served, cache, spec.window, 1 / math.sqrt(spec.head_dim)),
+            *self._attend(cache),
             *self._add(attention.o.weight, block.o_bias.weight if block.o_bias is not None else None, self._attended),
             self._norm(block.mlp_norm, self.x, self._normed),
             *self._feed(block),
             *self._add(block.down.weight, block.down_bias.weight if block.down_bias is not None else None, self._acted),
         ]
+
+    def _attend(self, cache: LayerCache) -> list[Op]:
+        scale = 1 / math.sqrt(self._spec.head_dim)
+        attend = Attend(self._qkv, self._attended, self._heads, self._served, cache, self._spec.window, scale)
+        if self._place.cp.size == 1:
+            return [attend]
+        if self._striped is not None:
+            return self._striped.attention(attend)
+        assert self._ring is not None
+        queries, parts, lse = self._ring
+        part = replace(attend, qkv=queries, out=parts, lse=lse)
+        return [QueryRing(self._place.cp, self._qkv, self._attended, part, Program([part], self._any_native, self._room.threads).run)]
+
+    def _ring_buffers(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries of all cp ranks, what this rank's keys give for them, and its log-sum-exps."""
+        tokens, heads = self._room.tokens, self._heads
+        queries = torch.zeros(tokens, heads.count * heads.dim, dtype=self._place.dtype, device=self._device)
+        lse = torch.zeros(tokens, heads.count, device=self._device)
+        return queries, torch.zeros_like(queries, dtype=torch.float32), lse
 
     def _feed(self, block: Block) -> list[Op]:
         """up and act, in one where C++ multiplies."""
@@ -156,6 +186,8 @@ class Lowering:
     def _logits(self) -> Tensor:
         if self._shared is not None:
             return self._shared.logits
+        if self._striped is not None:
+            return self._striped.logits[self._striped.rank]
         return torch.zeros(self._room.rows, self._spec.vocab, device=self._device)
 
     def _norm(self, norm: RmsNorm | LayerNorm, x: Tensor, out: Tensor, wanted: bool = False) -> Norm:

@@ -1,40 +1,70 @@
-"""Finds out whether the tp ranks run on one host, and gives them memory to share.
+"""Finds out whether the ranks of an axis run on one host, and gives them memory to share.
 
-host of each rank ─▶ gathered over tp ─▶ all the same: rank 0 makes memory, tells its path, all open it
+host of each rank ─▶ gathered over the axis ─▶ all the same: rank 0 makes memory, tells its path, all open it
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
 from rayplane.comm.communicator import Communicator
 from rayplane.kernels.native import Native
-from rayplane.kernels.shared import MAX_RANKS, Shared, Sizes, create
+from rayplane.kernels.shared import MAX_RANKS, Memory, Room, Shared, Sizes, create
+from rayplane.kernels.striped import StripedMemory, StripedSizes
 
 NAME_BYTES = 256
+S = TypeVar("S", bound=Room)
+M = TypeVar("M")
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """What a rank shares with others of its host; None where there is nobody, or not all are here."""
+
+    tp: Shared | None = None
+    cp: StripedMemory | None = None
+
+    @property
+    def memories(self) -> tuple[Memory, ...]:
+        """All there are."""
+        return tuple(memory for memory in (self.tp, self.cp) if memory is not None)
 
 
 def share(tp: Communicator, native: Native | None, sizes: Sizes, timeout_s: float) -> Shared | None:
     """Memory for this rank's tp group; None where they are one rank, on several hosts, or without C++. All ranks call it alike."""
-    if tp.size == 1 or tp.size > MAX_RANKS:
+    return _shared(tp, native, sizes, timeout_s, Shared)
+
+
+def share_stripes(cp: Communicator, native: Native | None, sizes: StripedSizes, timeout_s: float) -> StripedMemory | None:
+    """The same for its cp group."""
+    return _shared(cp, native, sizes, timeout_s, StripedMemory)
+
+
+def _shared(
+    axis: Communicator, native: Native | None, sizes: S, timeout_s: float, kind: Callable[[Path, int, int, S, Native, float], M]
+) -> M | None:
+    if axis.size == 1 or axis.size > MAX_RANKS:
         return None
-    hosts = told(tp, _host() if native is not None else f"no C++ on rank {tp.rank}")
+    hosts = told(axis, _host() if native is not None else f"no C++ on rank {axis.rank}")
     if native is None or len(set(hosts)) > 1:
         return None
     descriptor, path = -1, ""
-    if tp.rank == 0:
+    if axis.rank == 0:
         try:
-            made, descriptor = create(sizes, tp.size)
+            made, descriptor = create(sizes, axis.size)
             path = str(made)
         except OSError:
             path = ""
     try:
-        path = told(tp, path)[0]
-        shared = Shared(Path(path), tp.rank, tp.size, sizes, native, timeout_s) if path else None
-        told(tp, "opened")
+        path = told(axis, path)[0]
+        shared = kind(Path(path), axis.rank, axis.size, sizes, native, timeout_s) if path else None
+        told(axis, "opened")
     finally:
         if descriptor >= 0:
             os.close(descriptor)

@@ -92,7 +92,7 @@ def described(section: ClusterSection) -> ClusterSpec:
     problems: list[Problem] = []
     for i, entry in enumerate(section.nodes):
         try:
-            device(entry.device, f"cluster.nodes.{i}.device")
+            device(entry.device, f"cluster.nodes[{i}].device")
         except SpecError as error:
             problems += error.problems
     nodes = [] if problems else [node for entry in section.nodes for node in _expand(entry)]

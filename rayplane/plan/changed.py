@@ -13,11 +13,13 @@ from itertools import accumulate
 
 from rayplane.errors import SpecError
 from rayplane.plan.catalog import device
-from rayplane.plan.change import Change, How
+from rayplane.plan.change import MOST, Change, How
 from rayplane.spec.cluster import ClusterSpec, Link, Node
 from rayplane.spec.plan import Workload
 
 MAX_DEVICES = 1_000_000
+LEAST = 1e-6
+"""Of GB/s, µs or GB; nothing is slower or smaller, and rates near nothing make times without bounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +172,8 @@ def _unmeasured(cluster: ClusterSpec, where: str) -> ClusterSpec:
 
 
 def _positive(change: Change, value: float, unit: str) -> float:
-    if value <= 0:
-        raise change.wrong(f"leaves {value:g} {unit}; use more than nothing")
+    if not LEAST <= value <= MOST:
+        raise change.wrong(f"leaves {value:g} {unit}; use a change that leaves {LEAST:g} to {MOST:,.0f}")
     return value
 
 

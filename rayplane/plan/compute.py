@@ -138,10 +138,10 @@ class Microbatch:
         return Seconds(*(s * ratio for s, ratio in zip(seconds, self.device.ratios.products, strict=True)))
 
 
-def layer(work: Microbatch) -> Seconds:
-    """One transformer layer."""
+def layer(work: Microbatch, products: Seconds | None = None) -> Seconds:
+    """One transformer layer; its matrix products, where they are known already."""
     device, params = work.device, sum(work.share.stacked)
-    gemm = layer_products(work)
+    gemm = products or layer_products(work)
     forward, backward = attention_s(work)
     traffic, traffic_back = (memory_s(device, work.tokens * n) for n in _traffic(work))
     launch = device.launch_us * 1e-6

@@ -40,6 +40,8 @@ class Stages:
     sync_s: float
     """What the end of the step adds over dp: a tied embedding's gradient, and under zero 1 and 2 the weights."""
     optimizer_s: float
+    rolling: bool = False
+    """Whether a stage goes on with its next step while others end theirs (`Practice.rolling`)."""
 
     @property
     def pipe(self) -> Pipe:
@@ -116,14 +118,30 @@ class Draft:
 
     def step_s(self, orders: Orders) -> float:
         """The step: the pipe with its gradient reductions, and the optimizer once every stage is there."""
-        return max(ends(self.stages.pipe, self.outline, orders)) + self.stages.sync_s + self.stages.optimizer_s
+        stages = self.stages
+        return length_s(stages.pipe, self.outline, orders, stages.rolling) + stages.sync_s + stages.optimizer_s
+
+
+def length_s(pipe: Pipe, outline: Outline, orders: Orders, rolling: bool) -> float:
+    """From the first stage's begin to the last one's end; of rolling steps, what the longest stage takes."""
+    through = ends(pipe, outline, orders)
+    return max(end - begin for end, begin in zip(through, begins(pipe, outline), strict=True)) if rolling else max(through)
+
+
+def begins(pipe: Pipe, outline: Outline) -> list[float]:
+    """When each stage's first microbatch comes to its first chunk."""
+    came, out = 0.0, dict[int, float]()
+    for stage, forward_s, hop_s in zip(pipe.stage_of, pipe.forward_s, (*pipe.p2p_s, 0.0), strict=True):
+        out.setdefault(stage, came)
+        came += (forward_s + hop_s) * outline.part[0]
+    return [out[stage] for stage in sorted(out)]
 
 
 def ends(pipe: Pipe, outline: Outline, orders: Orders) -> list[float]:
     """When each stage is through with its compute and its reductions: by recurrence where the schedule has one, else in its order."""
     if recurrence := RECURRENCES.get(outline.layout.schedule):
         return [end + reduce for end, reduce in zip(recurrence(pipe, outline.part), pipe.reduce_s, strict=True)]
-    return orders.of(outline.layout, len(outline.samples)).ends(pipe, outline.part)
+    return orders.ends(outline.layout, pipe, outline.part)
 
 
 def timeline(draft: Draft) -> Timeline:

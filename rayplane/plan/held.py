@@ -25,6 +25,8 @@ Moments = NDArray[np.int32]
 """Several such moments, [moment, microbatches held]."""
 COMPARED = 8
 """So many are compared with the others: enough to drop nearly all that do not matter."""
+FEW = 8
+"""Moments that are compared one by one."""
 
 
 def fullest(schedule: Schedule) -> tuple[tuple[Held, ...], ...]:
@@ -36,8 +38,14 @@ def moments(program: bytes, num_chunks: int) -> Moments:
     """Those of a stage, from its program."""
     codes = np.frombuffer(program, np.uint8)
     held = _changes(num_chunks)[codes].cumsum(0, dtype=np.int32)
-    freed = np.append(codes[1:] % CHUNK != KINDS.index(Op.FORWARD), True)
-    return np.array(_peaks(set(map(tuple, held[freed].tolist()))), np.int32)
+    rows = held[np.append(codes[1:] % CHUNK != KINDS.index(Op.FORWARD), True)]
+    peaks = set[Held]()
+    # Nearly all are no more than a few of the fullest: they go before any becomes an object.
+    while len(rows) > FEW and len(peaks) < COMPARED:
+        most = rows[rows.sum(1).argmax()]
+        peaks.add(tuple(most.tolist()))
+        rows = rows[(rows > most).any(1)]
+    return np.array(_peaks(peaks.union(map(tuple, rows.tolist()))), np.int32)
 
 
 def most_bytes(held: Iterable[Held] | Moments, whole_bytes: Sequence[int], half_bytes: Sequence[int]) -> int:
@@ -48,6 +56,13 @@ def most_bytes(held: Iterable[Held] | Moments, whole_bytes: Sequence[int], half_
         return int(at_each.max())
     most: int = max(sum(map(mul, moment, sizes)) for moment in held)
     return most
+
+
+def most_of_stages(stages: Sequence[Sequence[Held] | Moments], whole_bytes: Sequence[int], half_bytes: Sequence[int]) -> int:
+    """The same of several stages, whose chunks take as much."""
+    if all(isinstance(moments, np.ndarray) for moments in stages):
+        return most_bytes(np.concatenate(stages), whole_bytes, half_bytes)
+    return most_bytes({moment for moments in stages for moment in moments}, whole_bytes, half_bytes)
 
 
 @cache

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from rayplane.plan.activations import Kept
 from rayplane.plan.compute import Microbatch
-from rayplane.plan.held import Held, Moments, most_bytes
+from rayplane.plan.held import Held, Moments, most_bytes, most_of_stages
 from rayplane.plan.pipe import chunks_of_stages, recomputed
 from rayplane.plan.states import States, of_parameter, states
 from rayplane.spec.layout import Layout
@@ -67,12 +67,11 @@ def stage_memory(work: Microbatch, of: Kept, layout: Layout, held: Sequence[Sequ
 
 def fullest(work: Microbatch, of: Kept, layout: Layout, held: Sequence[Sequence[Held] | Moments], stages: slice) -> StageMemory:
     """The largest of some stages, without making the others."""
-    most = dict[int, tuple[int, _Common]]()
+    alike = dict[int, tuple[_Common, list[Sequence[Held] | Moments]]]()
     for stage, moments in zip(_common_of_stages(work, of, layout)[stages], held[stages], strict=True):
-        in_flight_bytes = most_bytes(moments, stage.whole, stage.half)
-        if in_flight_bytes > most.get(id(stage), (-1, stage))[0]:
-            most[id(stage)] = in_flight_bytes, stage
-    return max((_stage(work, stage, in_flight_bytes) for in_flight_bytes, stage in most.values()), key=lambda s: s.total)
+        alike.setdefault(id(stage), (stage, []))[1].append(moments)
+    sizes = ((stage, most_of_stages(moments, stage.whole, stage.half)) for stage, moments in alike.values())
+    return max((_stage(work, stage, in_flight_bytes) for stage, in_flight_bytes in sizes), key=lambda s: s.total)
 
 
 def _common_of_stages(work: Microbatch, of: Kept, layout: Layout) -> list[_Common]:

@@ -5,8 +5,8 @@ The rule that `timeline.play` follows, without making a single span (a test hold
     start of an Action = max(end of the one before it on its stage, transfer + max(end of its source, end of the one before that))
 
 since a receive is posted one compute Action early. What a stage sends it sends in the order in which it is awaited, so a queue between
-each two chunks is all that is remembered. Of many microbatches the middle is all alike: only some are played, LONG per stage and what
-is over, and the others are added at the pace of that middle, as many at a time as there are stages.
+each two chunks is all that is remembered. Of many microbatches the middle repeats itself: once all that the future depends on recurs,
+moved in time, what the programs repeat from there on is skipped (`repeats`), which is exact.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from rayplane.plan.held import Moments, moments
 from rayplane.plan.pipe import Pipe, chunks_of_stages
@@ -23,9 +24,11 @@ from rayplane.spec.layout import Layout
 from rayplane.spec.schedule import Op
 
 LONG = 4
-"""Microbatches per stage beyond which a pipe repeats itself."""
+"""Microbatches per stage beyond which no stage holds more than it did before."""
 REMEMBERED = 3
 """Orders whose fullest moments are kept at a time: layouts of the same stages and like microbatches come one behind another."""
+MARKS = 12
+"""So many earlier moments a moment is compared with: what repeats itself may take several rounds to do so."""
 
 Times = deque[float]
 """When something was done that another stage waits for, or has been recorded for."""
@@ -33,7 +36,7 @@ Times = deque[float]
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A schedule; it may have fewer microbatches than those it stands for."""
+    """A schedule."""
 
     schedule: str
     shape: Shape
@@ -48,38 +51,36 @@ class Order:
         return PROGRAMS[self.schedule](self.shape, stage)
 
     def ends(self, pipe: Pipe, part: Sequence[float]) -> list[float]:
-        """When each stage is through with its compute and its reductions; `part` as in `lower_bound_s`."""
+        """When each stage is through with its compute; `part` as in `lower_bound_s`."""
         links = _Links(pipe)
         chunks = chunks_of_stages(Layout(schedule=self.schedule, pp=self.shape.stages, vpp=self.shape.vpp))
         stages = [_Stage.of(self.program(s), own, self.shape.microbatches, links, part[-1]) for s, own in enumerate(chunks)]
-        _play(stages)
-        rest_s = self._rest_s(pipe, links.paced, len(part))
-        return [stage.end + sum(pipe.reduce_s[c] for c in own) + rest_s for stage, own in zip(stages, chunks, strict=True)]
-
-    def _rest_s(self, pipe: Pipe, paced: Sequence[float], num_microbatches: int) -> float:
-        """What the microbatches take that were not played: as the middle, a stage's worth of microbatches apart."""
-        stages, played, _ = self.shape
-        if num_microbatches == played:
-            return 0.0
-        pace_s = max(paced[played - 2 * stages] - paced[played - 3 * stages], stages * max(pipe.stage_s))
-        return (num_microbatches - played) / stages * pace_s
+        _play(stages, links)
+        return [stage.end for stage in stages]
 
 
 class Orders:
-    """Orders by the layouts they are for, with the fullest moments of the last ones asked for."""
+    """The orders of layouts, with the fullest moments of the last ones asked for."""
 
     def __init__(self) -> None:
         self._held = Recent[tuple[Moments, ...]](REMEMBERED)
+        self._ends = Recent[list[float]](1)
 
-    def of(self, layout: Layout, num_microbatches: int) -> Order:
-        """The order of a layout's Actions."""
+    def short(self, layout: Layout, num_microbatches: int) -> Order:
+        """The order of a layout's Actions; of many microbatches one of fewer, in which stages hold as much."""
         stages, long = layout.pp, LONG * layout.pp
         few = num_microbatches if num_microbatches < long + stages else long + num_microbatches % stages
         return Order(layout.schedule, Shape(stages, few, layout.vpp))
 
+    def ends(self, layout: Layout, pipe: Pipe, part: Sequence[float]) -> list[float]:
+        """When each stage is through with its compute and its reductions; a pipe is not played twice for other reductions."""
+        order = Order(layout.schedule, Shape(layout.pp, len(part), layout.vpp))
+        computed = self._ends.get((order, part[-1], pipe.work), lambda: order.ends(pipe, part))
+        return [end + reduce_s for end, reduce_s in zip(computed, pipe.by_stage(pipe.reduce_s), strict=True)]
+
     def held(self, layout: Layout, num_microbatches: int) -> tuple[Moments, ...]:
         """Per stage, its fullest moments."""
-        order = self.of(layout, num_microbatches)
+        order = self.short(layout, num_microbatches)
         return self._held.get(order, lambda: order.held)
 
 
@@ -95,6 +96,11 @@ class _Links:
         for chunk in range(1, last + 1):
             if pipe.stage_of[chunk - 1] != pipe.stage_of[chunk]:
                 self.forward[chunk], self.gradient[chunk - 1] = deque(), deque()
+
+    @property
+    def waiting(self) -> list[Times]:
+        """What was sent and not taken yet."""
+        return [queue for queue in (*self.forward, *self.gradient) if queue is not None]
 
 
 @dataclass(slots=True)
@@ -161,12 +167,66 @@ class _Stage:
         return moved
 
 
-def _play(stages: Sequence[_Stage]) -> None:
+def _play(stages: Sequence[_Stage], links: _Links) -> None:
     """All of them to their end: down the pipe with results and up it with gradients, by turns."""
-    moved = True
+    marks, due, moved = deque[_Mark](maxlen=MARKS), len(stages), True
     while moved:
         moved = False
         for stage in stages:
             moved |= stage.advance()
         for stage in reversed(stages):
             moved |= stage.advance()
+        if len(links.paced) >= due:
+            due += len(stages)
+            now = _Mark.of(stages, links)
+            if any(_skip(stages, links, before, now) for before in reversed(marks)):
+                marks.clear()
+            else:
+                marks.append(now)
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """All that the future depends on."""
+
+    at: tuple[int, ...]
+    waiting: tuple[int, ...]
+    seconds: tuple[float, ...]
+
+    @classmethod
+    def of(cls, stages: Sequence[_Stage], links: _Links) -> _Mark:
+        """As it is now."""
+        queues = links.waiting
+        seconds = [s for stage in stages for s in (stage.end, stage.before)]
+        return cls(tuple(s.at for s in stages), tuple(map(len, queues)), tuple(chain(seconds, *queues)))
+
+
+def _skip(stages: Sequence[_Stage], links: _Links, before: _Mark, now: _Mark) -> bool:
+    """Leave out what repeats what was done since a mark; whether anything does.
+
+    Times depend on those before them through maxima and sums only, so they all move by as much again each time.
+    """
+    seconds = now.seconds[0] - before.seconds[0]
+    if before.waiting != now.waiting or any(abs(b - a - seconds) > 1e-12 * b for a, b in zip(before.seconds, now.seconds, strict=True)):
+        return False
+    times = min(repeats(s.program, at, s.at) for s, at in zip(stages, before.at, strict=True))
+    for stage, at in zip(stages, before.at, strict=True):
+        stage.at += times * (stage.at - at)
+        stage.end += times * seconds
+        stage.before += times * seconds
+    for queue in links.waiting:
+        for i, sent in enumerate(queue):
+            queue[i] = sent + times * seconds
+    return times > 0
+
+
+def repeats(program: Sequence[int], start: int, end: int) -> int:
+    """How many times the part of a program from start to end follows once more behind it.
+
+    FBFBFBB, 0 to 2: twice
+    """
+    size, part = end - start, program[start:end]
+    at = end
+    while size and program[at : at + size] == part:
+        at += size
+    return (at - end) // size if size else 0

@@ -75,7 +75,10 @@ class Pieces:
 def pieces(work: Microbatch, network: Network, tp: Group, ring: Ring) -> Pieces:
     """Of one microbatch, for the shape of the tp groups and the way keys and values go."""
     embed, head = compute.embedding(work), compute.head(work)
-    layer, again = (_layer(w, network, tp, ring) for w in (work.without_recompute, work))
+    products = compute.layer_products(work)
+    layer = again = _layer(work.without_recompute, products, network, tp, ring)
+    if work.recompute != "none":
+        again = _layer(work, products, network, tp, ring)
     if tp.size == 1:
         return Pieces(layer, again, Piece(embed, NONE), Piece(head, NONE))
     half_s = network.all_gather_s(tp, work.activation_bytes)
@@ -93,8 +96,8 @@ def pieces(work: Microbatch, network: Network, tp: Group, ring: Ring) -> Pieces:
     )
 
 
-def _layer(work: Microbatch, network: Network, tp: Group, ring: Ring) -> Piece:
-    layer, cp = compute.layer(work), _context(work, network, ring)
+def _layer(work: Microbatch, products: Seconds, network: Network, tp: Group, ring: Ring) -> Piece:
+    layer, cp = compute.layer(work, products), _context(work, network, ring)
     cp = cp.plus(layer, work.device.ratios.cp_jitter) if ring.group.size > 1 else cp
     if tp.size == 1:
         return Piece(layer, NONE, cp)
@@ -104,7 +107,6 @@ def _layer(work: Microbatch, network: Network, tp: Group, ring: Ring) -> Piece:
     # Behind a row-parallel weight the gradient is whole, or under sp has to be gathered before anything else.
     waited_s = 2 * half_s if work.sp else 0.0
     sums_s = 4 * half_s if work.sp else 2 * sum_s
-    products = compute.layer_products(work)
     hides_s = products.weight_grad + (products.input_grad / 2 if work.sp else 0.0)
     overlap = network.device.overlap if work.practice.overlap_tp else 0.0
     exposed_s = beside_s(sums_s, hides_s, overlap)

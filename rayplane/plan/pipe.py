@@ -25,6 +25,11 @@ class Pipe:
     p2p_s: tuple[float, ...]
     reduce_s: tuple[float, ...]
 
+    @property
+    def work(self) -> tuple[tuple[float, ...], ...]:
+        """All but the reductions."""
+        return self.forward_s, self.input_s, self.weight_s, self.p2p_s
+
     @cached_property
     def backward_s(self) -> tuple[float, ...]:
         """Both halves of each chunk's backward."""

@@ -49,6 +49,9 @@ class Practice:
     """Whether the backward's sums over tp run beside weight gradients."""
     overlap_cp: bool = False
     """Whether gradients of keys and values, in the activations' precision, travel beside attention's backward as keys and values do."""
+    rolling: bool = False
+    """Whether a stage begins its next step before the others end theirs, the norm of all gradients being checked afterwards and the
+    step undone where it was too large (Qi et al., Zero Bubble, 2023, section 4)."""
     logit_bytes: int = 0
     """Kept of each logit of a microbatch until backward; 0 where the head's gradients are taken in forward, slice by slice."""
     gathered_logits: bool = False

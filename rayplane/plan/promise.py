@@ -7,6 +7,7 @@ promise_s     a guess by one layout for each micro_batch, with its pipe's bubble
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from rayplane.plan.candidates import MAX_VPP, Space, micro_batches
 from rayplane.plan.train import Pricer
@@ -16,14 +17,29 @@ AGAIN = 4 / 3
 """With whole layers computed again, to a step without."""
 
 
+Floor = Callable[[int, bool], float]
+"""(micro_batch, sp) -> seconds that no step of some degrees is shorter than."""
+
+
+def floors(pricer: Pricer, space: Space, degrees: Layout) -> Floor:
+    """By micro_batch and sp: the layers' compute and tp, shared evenly."""
+    samples, runs = split(space.workload.global_batch, degrees.dp, 0)[1], pricer.fleet.runs(degrees)
+    known: dict[tuple[int, bool], float] = {}
+
+    def floor(micro_batch: int, sp: bool) -> float:
+        if (micro_batch, sp) not in known:
+            pace = sum(run.stages * micro_batch / _layer_s(pricer, degrees, micro_batch, sp, run.first) for run in runs)
+            known[micro_batch, sp] = samples * space.model.layers / pace
+        return known[micro_batch, sp]
+
+    return floor
+
+
 def floor_s(pricer: Pricer, space: Space, degrees: Layout) -> float:
     """Seconds that no step of these degrees is shorter than."""
     samples = split(space.workload.global_batch, degrees.dp, 0)[1]
-    kinds = [(n, sp) for n in micro_batches(samples) for sp in {False, degrees.tp > 1}]
-    pace = 0.0
-    for run in pricer.fleet.runs(degrees):
-        pace += run.stages / min(_layer_s(pricer, degrees, n, sp, run.first) / n for n, sp in kinds)
-    return samples * space.model.layers / pace
+    floor = floors(pricer, space, degrees)
+    return min(floor(n, sp) for n in micro_batches(samples) for sp in {False, degrees.tp > 1})
 
 
 def promise_s(pricer: Pricer, space: Space, degrees: Layout) -> float:

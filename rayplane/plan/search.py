@@ -25,7 +25,7 @@ from rayplane.plan.contest import Contest, Entry, Less, key_of
 from rayplane.plan.draft import Outline
 from rayplane.plan.misfit import given_too_large, none_fits
 from rayplane.plan.place import place
-from rayplane.plan.promise import floor_s, promise_s
+from rayplane.plan.promise import Floor, floor_s, floors, promise_s
 from rayplane.plan.refused import Records, Refused, Why
 from rayplane.plan.train import Pricer
 from rayplane.spec.cluster import ClusterSpec
@@ -34,7 +34,7 @@ from rayplane.spec.layout import Layout
 from rayplane.spec.model import ModelSpec
 from rayplane.spec.plan import Candidate, Placement, Plan, Workload
 
-SHOWN = 12
+SHOWN = 6
 """So many dp x pp x cp x tp are priced to the end."""
 
 
@@ -88,7 +88,7 @@ def searched(model: ModelSpec, workload: Workload, cluster: ClusterSpec, layout:
 def _given(pricer: Pricer, space: Space, section: LayoutSection) -> Outcome:
     """The layouts that a section leaves open."""
     ladder = pinned.layouts(space, section)
-    return _evaluate(pricer, [[ladder]], pinned.as_given)
+    return _evaluate(pricer, [(_no_floor, [ladder])], pinned.as_given)
 
 
 def _automatic(pricer: Pricer, space: Space) -> Outcome:
@@ -118,29 +118,41 @@ def _compete(pricer: Pricer, space: Space, degrees: Sequence[Layout], known: Ent
     """All layouts of some degrees, those first that promise most, since what they reach spares the others."""
     order = sorted(degrees, key=lambda d: promise_s(pricer, space, d))
     less = partial(leaner, global_batch=space.workload.global_batch)
-    return _evaluate(pricer, (variants(space, d) for d in order), less, known)
+    return _evaluate(pricer, ((floors(pricer, space, d), variants(space, d)) for d in order), less, known)
 
 
-def _evaluate(pricer: Pricer, groups: Iterable[Sequence[Ladder]], less: Less, known: Entry | None = None) -> Outcome:
+def _evaluate(pricer: Pricer, groups: Iterable[tuple[Floor, Sequence[Ladder]]], less: Less, known: Entry | None = None) -> Outcome:
     """Let layouts compete, those of the same degrees at a time; `less` names what to try where one is too large.
 
     Of what is slower than a `known` layout nothing is ranked.
     """
-    limit_s = known.seconds if known and not known.tight else math.inf
+    known_s = known.seconds if known and not known.tight else math.inf
     ranked: list[Entry] = []
     records = Records(pricer.device_bytes)
     smallest: Outline | None = None
-    for ladders in groups:
+    for floor, ladders in groups:
         group = Contest(pricer, less, records)
+        last = ranked[SHOWN - 1] if len(ranked) >= SHOWN else None
+        limit_s = last.seconds if last and not last.tight else known_s
         for ladder in ladders:
-            group.climb(ladder)
-        if best := group.best(ranked[SHOWN - 1].seconds if len(ranked) >= SHOWN else limit_s):
+            promising = [layout for layout in ladder if floor(layout.micro_batch, layout.sp) <= limit_s]
+            if promising:
+                group.climb(promising)
+            if last and len(promising) < len(ladder):
+                for layout in ladder:
+                    if layout not in promising:
+                        records.add(layout, Why.NO_FASTER, floor(layout.micro_batch, layout.sp), (last.layout, last.seconds))
+        if best := group.best(limit_s):
             ranked = sorted([*ranked, best], key=key_of)
         for entry in sorted(group.queue, key=key_of):
             _lose(records, entry, best or known or ranked[0])
         smallest = min((o for o in (smallest, group.smallest) if o), key=lambda o: o.memory_bytes, default=None)
     drafts = (pricer.draft(pricer.outline(entry.layout)) for entry in ranked)
     return Outcome(tuple(Candidate(draft.layout, pricer.price(draft)) for draft in drafts), (records,), smallest)
+
+
+def _no_floor(micro_batch: int, sp: bool) -> float:
+    return 0.0
 
 
 def _lose(records: Records, entry: Entry, best: Entry) -> None:

@@ -194,7 +194,8 @@ def _misses(demand: Demand, ttft: Times, tpot: Times) -> tuple[str, ...]:
 def _overload(entry: Entry, demand: Demand, each: float) -> tuple[str, ...]:
     """Whether more comes than a replica can do, so that the queue grows without end."""
     most = SLACK * sustained(entry, demand)
-    return (f"{each:.3g} requests/s for each replica are above the {most:.3g} that it sustains",) if each > most else ()
+    told = f"{each:,.0f}" if each >= 100 else f"{each:.3g}"
+    return (f"{told} requests/s for each replica are above the {most:.3g} that it sustains",) if each > most else ()
 
 
 def _boundaries(replica: Replica, running: int) -> tuple[int, ...]:

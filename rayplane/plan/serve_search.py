@@ -116,7 +116,8 @@ def entry_of(served: Served, cut: Cut, on: Machines, engine: Engine) -> Entry:
 
 
 def _too_few(entry: Entry, demand: Demand) -> str:
-    return f"{demand.least} replicas are wanted, the cluster holds {entry.room_for}" if entry.room_for < demand.least else ""
+    few = f"serve.replicas.min: {demand.least} replicas are wanted, the cluster holds {entry.room_for}"
+    return few if entry.room_for < demand.least else ""
 
 
 def _answer(entry: Entry, demand: Demand, best: Option, rule: str) -> ServePlan:
@@ -129,7 +130,8 @@ def _given(served: Served, demand: Demand, ways: tuple[Machines, ...], engine: E
     on = next((m for m in ways if m.num_devices >= size), None)
     if on is None:
         have = ways[-1].num_devices
-        raise PlacementError(f"{pinned.replicas or demand.least} x {pinned.cut} needs {size} devices, the cluster has {have}")
+        wanted = f"{pinned.replicas or demand.least} x {pinned.cut} needs {size} devices, the cluster has {have}"
+        raise PlacementError(f"layout: {wanted}; use {_at_most(have, pinned.cut)}, or more devices")
     entry = entry_of(served, pinned.cut, on, engine)
     if reason := lack(entry, demand):
         raise PlacementError(f"{entry} does not fit: {reason}{_wider(served, demand, on, engine)}")
@@ -140,6 +142,10 @@ def _given(served: Served, demand: Demand, ways: tuple[Machines, ...], engine: E
         rate = highest_rate(entry, demand, high) if demand.limited else 0.0
         best = priced(entry, demand, high, rate or HALF * high * sustained(entry, demand))
     return _answer(entry, demand, best, GIVEN)
+
+
+def _at_most(have: int, cut: Cut) -> str:
+    return f"{have // cut.size} x {cut}" if have >= cut.size else f"a cut of at most {have} devices"
 
 
 def _wider(served: Served, demand: Demand, on: Machines, engine: Engine) -> str:

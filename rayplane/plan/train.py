@@ -22,7 +22,7 @@ from rayplane.plan.between import hops_s, tied_s
 from rayplane.plan.bound import at_least_s
 from rayplane.plan.boundaries import cut_by_time, cut_to_fit
 from rayplane.plan.compute import Microbatch
-from rayplane.plan.draft import SPLIT, Draft, Outline, Stages, ends
+from rayplane.plan.draft import SPLIT, Draft, Outline, Stages, length_s
 from rayplane.plan.held import Held, Moments
 from rayplane.plan.memory import StageMemory
 from rayplane.plan.network import Group
@@ -120,6 +120,7 @@ class Pricer:
             reduce_s=tuple(c.reduce_s for c in by_chunk),
             sync_s=tied_s(layout, runs, self._sites, tied) + stretches[0].weights_s,
             optimizer_s=max(of.optimizer_s for of in stretches) + whole.network.all_reduce_s(whole.topology.world(layout), 4),
+            rolling=self.practice.rolling,
         )
         return Draft(outline, between_ranks(stages, self._terms))
 
@@ -128,8 +129,8 @@ class Pricer:
         stages, pipe = draft.stages, draft.stages.pipe
         outline = self.counted(draft.outline)
         alone = replace(pipe, reduce_s=(0.0,) * len(pipe.reduce_s))
-        pipe_s = max(ends(alone, outline, self.orders))
-        unhindered_s = max(ends(replace(alone, p2p_s=(0.0,) * len(pipe.p2p_s)), outline, self.orders))
+        pipe_s = length_s(alone, outline, self.orders, stages.rolling)
+        unhindered_s = length_s(replace(alone, p2p_s=(0.0,) * len(pipe.p2p_s)), outline, self.orders, stages.rolling)
         step_s = draft.step_s(self.orders)
         slow = max(range(len(pipe.stage_s)), key=lambda s: pipe.stage_s[s])
         by_term = (stages.compute, stages.tp, stages.cp, stages.dp)

@@ -40,7 +40,8 @@ class Flight:
 class Engine:
     """Connections go by numbers, which their port counts up."""
 
-    def __init__(self, limits: SchedulerLimits, end_tokens: frozenset[int]):
+    def __init__(self, limits: SchedulerLimits, end_tokens: frozenset[int], token_s: float = 0.0):
+        """`token_s`: seconds per token of a step, until steps have shown it."""
         self._scheduler = Scheduler(limits, end_tokens)
         self._limits = limits
         self._of: dict[str, tuple[int, int]] = {}
@@ -53,7 +54,7 @@ class Engine:
         self._numbers: dict[str, int] = {}
         self._unstarted: set[str] = set()
         self._flights: deque[Flight] = deque()
-        self._token_s = 0.0
+        self._token_s = token_s
         self._steps = 0
 
     @property
@@ -98,7 +99,7 @@ class Engine:
         flight = self._flights.popleft()
         batch, self._steps = flight.batch, self._steps + 1
         spent = (now_s - flight.left_s) / max(1, batch.num_tokens)
-        self._token_s = spent if self._steps == 1 else self._token_s + SMOOTHING * (spent - self._token_s)
+        self._token_s += SMOOTHING * (spent - self._token_s) if self._token_s else spent
         started = [self._started(s) for s in batch.sequences if s.request.id in self._unstarted]
         return self._letters(self._scheduler.update(batch, sampled), started)
 

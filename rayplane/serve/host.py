@@ -14,16 +14,57 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
+from rayplane.serve.batch import StepArrays
 from rayplane.serve.engine import Engine
+from rayplane.serve.limits import SchedulerLimits
 from rayplane.serve.outputs import Sampled
 from rayplane.serve.packing import pack
 from rayplane.serve.port import Port
-from rayplane.serve.rank import ServeRank
+from rayplane.serve.rank import TAGS, ServeRank
 from rayplane.serve.report import Reporter
 from rayplane.serve.star import Hub
 
 IDLE_S = 0.05
 """How often deadlines and the order to stop are looked at when nothing comes."""
+
+
+def warm_up(rank: ServeRank, hub: Hub, limits: SchedulerLimits) -> float:
+    """Seconds per token of a large step, computed for nobody: memory is touched and kernels are chosen before a request comes.
+
+    All ranks take part; those after this one are not waited for.
+    """
+    count = min(limits.max_batch_tokens, limits.max_context)
+    token_s = 0.0
+    for number in (TAGS - 2, TAGS - 1):
+        began_s = time.monotonic()
+        step = empty_step(count, limits.block_size, number)
+        hub.send(pack(step))
+        rank.run(step)
+        token_s = (time.monotonic() - began_s) / count * limits.batches_in_flight
+    for _ in range(2 if hub.results is not None else 0):
+        hub.receive()  # one answer for each, though nothing was drawn
+    return token_s
+
+
+def empty_step(count: int, block_size: int, number: int) -> StepArrays:
+    """A sequence of so many tokens in the first blocks, of which none is drawn."""
+    positions = np.arange(count, dtype=np.int64)
+    nothing = np.zeros(0, np.int64)
+    return StepArrays(
+        tokens=np.zeros(count, np.int64),
+        positions=positions,
+        slots=positions,
+        rows=nothing,
+        ids=np.zeros(1, np.int64),
+        starts=np.array([0, count], np.int32),
+        lengths=np.array([count], np.int32),
+        num_drafts=np.zeros(1, np.int32),
+        tables=np.arange(-(-count // block_size), dtype=np.int32)[None],
+        copies=np.zeros((0, 2), np.int32),
+        number=number,
+    )
 
 
 class Host:

@@ -41,6 +41,7 @@ class Port:
         self._secret, self._welcome = secret, welcome
         self._connections: dict[int, _Connection] = {}
         self._count = 0
+        self._beating: asyncio.Task[None] | None = None
         self._standing: tuple[Pulse, float | None] | None = None
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="port", daemon=True).start()
@@ -96,6 +97,8 @@ class Port:
             return False
         self._connections[connection.number] = connection
         connection.send(self._welcome)
+        if self._standing:
+            connection.send(self._pulse(*self._standing))
         return True
 
     def left(self, connection: _Connection) -> None:
@@ -105,7 +108,7 @@ class Port:
 
     async def _open(self, host: str) -> asyncio.Server:
         server = await self._loop.create_server(self._connection, host, 0)
-        self._loop.create_task(self._beat())
+        self._beating = self._loop.create_task(self._beat())
         return server
 
     def _connection(self) -> _Connection:
@@ -115,9 +118,11 @@ class Port:
     async def _beat(self) -> None:
         while True:
             if self._standing:
-                pulse, left_s = self._standing
-                self._tell(pulse if left_s is None else replace(pulse, oldest_s=time.monotonic() - left_s))
+                self._tell(self._pulse(*self._standing))
             await asyncio.sleep(PULSE_S)
+
+    def _pulse(self, pulse: Pulse, left_s: float | None) -> Pulse:
+        return pulse if left_s is None else replace(pulse, oldest_s=time.monotonic() - left_s)
 
     def _tell(self, frame: Frame) -> None:
         for connection in tuple(self._connections.values()):
@@ -130,6 +135,8 @@ class Port:
 
     async def _close(self) -> None:
         self._server.close()
+        if self._beating:
+            self._beating.cancel()
         for connection in tuple(self._connections.values()):
             connection.close()
 

@@ -2,6 +2,8 @@
 
 step ─▶ copies of shared blocks ─▶ (residual stream of the stage before) ─▶ LoweredChunk ─┬▶ residual stream to the next stage
                                                                                           └▶ logits ─▶ Sampler ─▶ Sampled
+
+Over cp a rank does its part of the step (rayplane.model.striping): a block of the scheduler is `block` tokens on each cp rank.
 """
 
 from __future__ import annotations
@@ -17,10 +19,12 @@ from rayplane.comm.transport import Wait
 from rayplane.kernels.native import load
 from rayplane.kernels.paged import LayerCache
 from rayplane.kernels.shared import Sizes
+from rayplane.kernels.striped import StripedSizes
 from rayplane.model.cache import CacheSpec, cache_spec, heads_of, make_cache
 from rayplane.model.lowered import Capacity, LoweredChunk
 from rayplane.model.paged import PagedStep
-from rayplane.model.shared import share
+from rayplane.model.shared import Together, share, share_stripes
+from rayplane.model.striping import Striping
 from rayplane.serve.batch import StepArrays
 from rayplane.serve.loading import DTYPES, load_chunk
 from rayplane.serve.notes import decode
@@ -63,10 +67,17 @@ class ServeRank:
         chunk, place = load_chunk(serving.path, spec, serving.dtype, mesh)
         native = load() if mesh.device.type == "cpu" else None
         capacity = Capacity(serving.max_tokens, serving.max_rows, serving.max_context, serving.threads)
-        shared = share(place.tp, native, Sizes(capacity.tokens, spec.hidden, capacity.rows, spec.vocab), serving.timeout_s)
         cache, heads = cache_of(serving), heads_of(spec, place.tp.size, place.tp.rank)
+        sizes = Sizes(capacity.tokens, spec.hidden, capacity.rows, spec.vocab)
+        rows = capacity.rows if chunk.head is not None else 0
+        stripes = StripedSizes(capacity.tokens, heads.count, heads.dim, rows, spec.vocab, place.dtype)
+        together = Together(
+            share(place.tp, native, sizes, serving.timeout_s), share_stripes(place.cp, native, stripes, serving.timeout_s)
+        )
         self._caches = make_cache(cache, heads, len(chunk.blocks), blocks, mesh.device)
-        self._chunk = LoweredChunk(chunk, spec, place, self._caches, capacity, native, shared)
+        self._chunk = LoweredChunk(chunk, spec, place, self._caches, capacity, native, together)
+        self._striping = Striping(serving.block, place.cp.size, place.cp.rank) if place.cp.size > 1 else None
+        self._window = spec.window
         self._stage, self._last = mesh.coord.pp, mesh.layout.pp - 1
         self._received = None if not self._stage else torch.empty(capacity.tokens, spec.hidden, dtype=place.dtype, device=mesh.device)
         self._sends: deque[tuple[Wait, Tensor]] = deque()
@@ -81,26 +92,35 @@ class ServeRank:
         """Do this rank's part; returns what was drawn, on the rank that draws."""
         for cache in self._caches if len(step.copies) else ():
             _copy_blocks(cache, step)
-        paged = _paged(step, self.mesh.device)
-        x = self._before(step)
+        paged = _paged(step) if self._striping is None else self._striping.part(_paged(step), self._window)
+        x = self._before(len(paged.tokens), step.number)
         with self.mesh.clock.phase("forward"):
             out = self._chunk.forward(paged, x)
             if self._stage < self._last:
-                self._send(out, step)
-            return self._drawn(out, step) if self._sampler is not None else []
+                self._send(out, step.number)
+                return []
+            logits = out if self._striping is None else self._all_logits(paged)
+            return self._drawn(logits, step) if self._sampler is not None and logits is not None else []
 
-    def _before(self, step: StepArrays) -> Tensor | None:
+    def _all_logits(self, paged: PagedStep) -> Tensor | None:
+        """On the rank that draws, of all cp ranks; the others of its tp rank give theirs."""
+        return self._chunk.all_logits(paged, self.draws) if self.mesh.tp.rank == 0 else None
+
+    def _before(self, tokens: int, number: int) -> Tensor | None:
         """The residual stream from the stage before."""
         if self._received is None:
             return None
-        x = self._received[: len(step.tokens)]
-        self.mesh.pp.start_recv(x, self._stage - 1, step.number % TAGS)()
+        x = self._received[:tokens]
+        if tokens:
+            self.mesh.pp.start_recv(x, self._stage - 1, number % TAGS)()
         return x
 
-    def _send(self, x: Tensor, step: StepArrays) -> None:
+    def _send(self, x: Tensor, number: int) -> None:
         """To the next stage, which may still be busy; a copy, for the next step writes over it."""
+        if not len(x):
+            return
         x = x.contiguous() if not x.is_contiguous() else x.clone()
-        self._sends.append((self.mesh.pp.start_send(x, self._stage + 1, step.number % TAGS), x))
+        self._sends.append((self.mesh.pp.start_send(x, self._stage + 1, number % TAGS), x))
         while len(self._sends) > self._last:
             self._sends.popleft()[0]()
 
@@ -144,9 +164,10 @@ def _copy_blocks(cache: LayerCache, step: StepArrays) -> None:
             tensor[destination] = tensor[source]
 
 
-def _paged(step: StepArrays, device: torch.device) -> PagedStep:
-    arrays = (step.tokens, step.positions, step.slots, step.starts, step.lengths, step.tables, step.rows)
-    return PagedStep(*(torch.from_numpy(a).to(device) for a in arrays))
+def _paged(step: StepArrays) -> PagedStep:
+    tokens, positions, slots, rows = map(torch.from_numpy, (step.tokens, step.positions, step.slots, step.rows))
+    starts, lengths, tables = map(torch.from_numpy, (step.starts, step.lengths, step.tables))
+    return PagedStep(tokens, positions, slots, starts, lengths, tables, rows)
 
 
 def _due(step: StepArrays) -> list[Due]:

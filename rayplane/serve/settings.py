@@ -43,9 +43,12 @@ class Settings:
         """Most tokens guessed per sequence and step."""
         return self.job.serve.speculative.tokens if self.job.serve.speculative else 0
 
-    def limits(self, blocks: int, stages: int) -> SchedulerLimits:
-        """Of the scheduler of a replica with so many blocks and stages. SpecError where the longest request does not fit."""
-        serve, block = self.job.serve, self.serving.block
+    def limits(self, blocks: int, stages: int, cp: int = 1) -> SchedulerLimits:
+        """Of the scheduler of a replica with so many blocks, stages and cp ranks, over which a block of the scheduler is striped.
+
+        SpecError where the longest request does not fit.
+        """
+        serve, block = self.job.serve, self.serving.block * cp
         if blocks * block < self.serving.max_context:
             message = (
                 f"{self.serving.max_context} tokens, and the cache holds {blocks * block}; lower it, or give the cache more memory"
@@ -89,7 +92,7 @@ def settings_of(job: ServeJob, device: torch.device, threads: int) -> Settings:
 def cache_blocks(settings: Settings, mesh: Mesh) -> int:
     """As many as this rank has memory for, and any use for."""
     serving, serve = settings.serving, settings.job.serve
-    useful = serve.batch.max_sequences * -(-serving.max_context // serving.block)
+    useful = serve.batch.max_sequences * -(-serving.max_context // (serving.block * mesh.layout.cp))
     return min(useful, max(0, _cache_bytes(settings, mesh)) // block_bytes(settings.spec, serving, mesh))
 
 

@@ -13,6 +13,7 @@ import secrets
 import socket
 import struct
 from collections.abc import Iterable
+from typing import Any
 
 import msgpack
 
@@ -46,10 +47,7 @@ class Hub:
     def receive(self) -> list[Sampled]:
         """What was drawn in the oldest step. ConnectionError where the rank is gone."""
         assert self._drawing is not None
-        return [
-            Sampled(tuple(tokens), logprobs and tuple(TokenLogprob(value, tuple(map(tuple, top))) for value, top in logprobs))
-            for tokens, logprobs in msgpack.unpackb(_message(self._drawing))
-        ]
+        return [Sampled(tuple(tokens), _logprobs(logprobs)) for tokens, logprobs in msgpack.unpackb(_message(self._drawing))]
 
     def close(self) -> None:
         """Let the others end."""
@@ -106,6 +104,10 @@ def _accept(server: socket.socket, key: str, count: int) -> dict[int, socket.soc
         _at_once(line)
         peers[rank] = line
     return peers
+
+
+def _logprobs(packed: list[Any] | None) -> tuple[TokenLogprob, ...] | None:
+    return None if packed is None else tuple(TokenLogprob(value, tuple(map(tuple, top))) for value, top in packed)
 
 
 def _at_once(line: socket.socket) -> None:

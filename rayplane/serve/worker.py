@@ -22,7 +22,7 @@ import torch.distributed as dist
 from rayplane.errors import RequestError
 from rayplane.rank.life import live, mesh_of
 from rayplane.serve.engine import Engine
-from rayplane.serve.host import Host
+from rayplane.serve.host import Host, warm_up
 from rayplane.serve.packing import unpack
 from rayplane.serve.port import Port
 from rayplane.serve.rank import ServeRank, agreed, drawing_rank
@@ -45,7 +45,7 @@ def _serve(channel: Channel, order: Message, store: dist.Store | None) -> None:
     mesh = mesh_of(order, store, job.limits.step_timeout_s)
     settings = settings_of(job, mesh.device, config["threads"])
     blocks = agreed(mesh, cache_blocks(settings, mesh))
-    limits = settings.limits(blocks, mesh.layout.pp)
+    limits = settings.limits(blocks, mesh.layout.pp, mesh.layout.cp)
     rank = ServeRank(settings.spec, settings.serving, mesh, blocks, _matchers(config, settings.spec.vocab))
     line = join(mesh, order["address"], drawing_rank(mesh))
     reporter = Reporter(mesh, channel, config["replica"])
@@ -61,8 +61,9 @@ def _serve(channel: Channel, order: Message, store: dist.Store | None) -> None:
             kv_tokens=blocks * limits.block_size,
             max_sequences=limits.max_sequences,
         )
+        token_s = warm_up(rank, line, limits)
         port = Port(order["address"], config["secret"], welcome)
-        engine = Engine(limits, frozenset(config["end_tokens"]))
+        engine = Engine(limits, frozenset(config["end_tokens"]), token_s)
         host = Host(engine, port, line, rank, reporter)
         channel.send({"type": "serving", "replica": config["replica"], "address": port.address, "kv_tokens": welcome.kv_tokens})
         host.serve(lambda: channel.draining, job.serve.drain_s)

@@ -10,15 +10,15 @@ from typing import Annotated
 
 from pydantic import Field
 
-from rayplane.spec.section import NonNegative, Positive, Section
+from rayplane.spec.section import Section
 
 
 class LinkSection(Section):
     """A link as one device sees it."""
 
-    gbytes_s: Positive
+    gbytes_s: Annotated[float, Field(ge=1e-6, le=10**6)]
     """Bandwidth per direction, 10^9 bytes per second."""
-    latency_us: NonNegative
+    latency_us: Annotated[float, Field(ge=0, le=10**9)]
 
 
 class LinksSection(Section):

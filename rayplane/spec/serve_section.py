@@ -47,7 +47,7 @@ class SloSection(Section):
 class LoadSection(Section):
     """What is asked of the service, as far as the planner has to know; nothing of it is enforced."""
 
-    requests_s: Positive | None = None
+    requests_s: Annotated[float, Field(gt=0, le=10**9)] | None = None
     """Requests a second, at random. Without it the planner serves as many as the devices can, see `rayplane plan`."""
     prompt_tokens: PositiveInt | None = None
     """Tokens of a usual prompt; 1024 when left out, or three quarters of max_context where that is less."""

@@ -11,6 +11,7 @@ import json
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -23,6 +24,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from rayplane.errors import RayplaneError
 
 TIMEOUT_S = 10.0
+PART_BYTES = 1 << 16
 NAME = "__name__"
 """The label that holds a series' name."""
 
@@ -124,8 +126,12 @@ def _point(point: Any) -> tuple[float, float]:
 
 
 def _checked(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.netloc:
+    try:
+        parts = urlsplit(url)
+        known = parts.scheme in ("http", "https") and parts.hostname
+    except ValueError:
+        known = None
+    if not known:
         raise RayplaneError(f"'{url}' is no URL of metrics; write http://HOST:PORT")
     return url
 
@@ -135,9 +141,9 @@ def _get(url: str, timeout_s: float) -> str:
     where = url.partition("/api/")[0]
     try:
         with urlopen(Request(url, headers={"Accept": "*/*"}), timeout=timeout_s) as answer:
-            return str(answer.read().decode("utf-8", errors="replace"))
+            return _body(answer, timeout_s)
     except HTTPError as error:
-        body = error.read().decode("utf-8", errors="replace")
+        body = _body(error, timeout_s)
         if body.lstrip().startswith("{"):
             return body
         raise RayplaneError(f"{where} answers {error.code} {error.reason}") from None
@@ -145,3 +151,17 @@ def _get(url: str, timeout_s: float) -> str:
         raise RayplaneError(f"{where} cannot be reached: {error.reason}") from None
     except (TimeoutError, OSError):
         raise RayplaneError(f"{where} does not answer within {timeout_s:g} s") from None
+    except (HTTPException, ValueError) as error:
+        raise RayplaneError(
+            f"'{where}' cannot be asked: {error or type(error).__name__}; write http://HOST:PORT of a web server"
+        ) from None
+
+
+def _body(answer: HTTPResponse | HTTPError, timeout_s: float) -> str:
+    """All that comes. Raises TimeoutError: a server that sends a little now and then would be listened to for ever."""
+    end_s, parts = time.monotonic() + timeout_s, list[bytes]()
+    while part := answer.read1(PART_BYTES):
+        parts.append(part)
+        if time.monotonic() > end_s:
+            raise TimeoutError
+    return b"".join(parts).decode("utf-8", errors="replace")

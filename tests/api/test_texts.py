@@ -1,19 +1,20 @@
 """Text goes in and out whole: no half characters, no stop string let through, conversations as the model's template has them."""
 
 import json
+from functools import partial
 
 import pytest
 import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rayplane.api.detokenize import ByteDecoder, WindowDecoder
+from rayplane.api.detokenize import ByteDecoder
 from rayplane.api.errors import ApiError
 from rayplane.api.protocol.requests import Message
-from rayplane.api.stops import StopText
 from rayplane.api.template import ChatTemplate
 from rayplane.api.tokenizer import open_tokenizer
 from rayplane.errors import DataError
+from rayplane.serve.detokenise import Detokeniser
 from rayplane.spec.job import ModelSection
 from rayplane.spec.source import config_place
 
@@ -75,7 +76,7 @@ def test_a_character_of_several_tokens_comes_as_one(smollm):
 
 def test_both_ways_of_decoding_agree(smollm):
     ids = smollm.encode(TRICKY, False)
-    window, table = WindowDecoder(smollm.model, False), ByteDecoder(smollm.pieces)
+    window, table = Detokeniser(partial(smollm.model.decode, skip_special_tokens=False)), ByteDecoder(smollm.pieces)
     assert "".join(window.push((i,)) for i in ids) + window.finish() == table.push(ids) + table.finish() == TRICKY
 
 
@@ -151,32 +152,3 @@ def test_templates_know_the_date_and_json():
     year, value = text.split(maxsplit=1)
     assert 2020 < int(year) < 3000
     assert value == '{"a": "é"}'
-
-
-@given(st.text("abE ND", max_size=30), st.lists(st.text("abEND", min_size=1, max_size=4), min_size=1, max_size=3), st.data())
-@settings(max_examples=300, deadline=None)
-def test_stop_strings_end_the_text_wherever_it_is_cut(text, stops, data):
-    watch, out, rest = StopText(stops, include=False), [], text
-    while rest and watch.found is None:
-        size = data.draw(st.integers(1, len(rest)))
-        out.append(watch.push(rest[:size]))
-        rest = rest[size:]
-    if watch.found is None:
-        out.append(watch.finish())
-        assert not any(stop in text for stop in stops)
-        assert "".join(out) == text
-        return
-    seen = text[: len(text) - len(rest)]
-    assert text.startswith("".join(out) + watch.found)
-    assert min(seen.find(stop) for stop in stops if stop in seen) == len("".join(out))
-
-
-def test_what_could_be_a_stop_string_waits():
-    watch = StopText(["END"], include=False)
-    assert [watch.push(piece) for piece in ("a E", "N", "T", "END b")] == ["a ", "", "ENT", ""]
-    assert watch.found == "END"
-
-
-def test_the_stop_string_is_given_where_asked_for():
-    watch = StopText(["END"], include=True)
-    assert watch.push("a END b") == "a END"

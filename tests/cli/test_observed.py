@@ -89,3 +89,13 @@ def test_another_layout_is_an_error(exporter, here):
     (here / "job.yaml").write_text(JOB.replace("dp: 2", "pp: 2"))
     done = plan("--observed", f"http://127.0.0.1:{exporter.port}/metrics")
     assert (done.exit_code, "write the layout that the job ran under into its file" in done.output) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "labels", ['run="small"', 'run="small",replica="x",stage="0",rank="0",phase="dp"', 'run="small",replica="0",stage="0",rank="0"']
+)
+def test_series_with_other_labels_are_refused_in_words(here, labels):
+    (here / "page.txt").write_text(f"rayplane_step_seconds_total{{{labels}}} 3.0\nrayplane_steps_total{{{labels}}} 5.0\n")
+    refused = plan("--observed", "page.txt")
+    assert refused.exit_code == 1
+    assert "has other labels than rayplane writes" in refused.output and "should not" not in refused.output

@@ -160,6 +160,17 @@ def test_another_profile_is_not_overwritten(here):
     assert (here / "notes.txt").read_text() == "mine\n"
 
 
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [("page.txt/x.yaml", "page.txt is no folder"), ("/dev/null/x.yaml", "/dev/null is no folder"), ("n" * 300, "File name too long")],
+)
+def test_where_nothing_can_be_written_is_said_with_the_option(here, path, reason):
+    (here / "page.txt").write_text(recorded(phases(2.0, 30.0)))
+    done = plan("--observed", "page.txt", "--save-profile", path)
+    assert (done.exit_code, reason in done.output) == (1, True)
+    assert "name another file with --save-profile" in done.output
+
+
 def test_without_an_observation_there_is_nothing_to_save(here):
     done = plan("--save-profile", "learned.yaml")
     assert (done.exit_code, "name a source with --observed" in done.output) == (2, True)

@@ -47,7 +47,7 @@ def test_ranks_sum_their_parts(ranks, add):
         for _ in range(2):
             parts.append(shared.part())
             ops.append(shared.sum_into(x, bias, add))
-        program = Program(ops, NATIVE, 1, shared)
+        program = Program(ops, NATIVE, 1, [shared])
         for _ in range(50):
             for i, part in enumerate(parts):
                 part.copy_(torch.full((8, 40), mesh.rank + 1.0 + i))
@@ -107,6 +107,6 @@ def test_a_stopped_rank_is_seen_after_the_timeout(pair):
 def test_a_program_says_which_rank_it_waited_for(pair):
     shared, peer = pair
     peer.send_signal(signal.SIGKILL)
-    program = Program([shared.sum_into(torch.zeros(8, 40), None, add=False)], NATIVE, 2, shared)
+    program = Program([shared.sum_into(torch.zeros(8, 40), None, add=False)], NATIVE, 2, [shared])
     with pytest.raises(RankLost, match="tp rank 1 is dead"):
         program.run(replace(STEP))

@@ -10,12 +10,14 @@ import torch
 from rayplane.comm.mesh import Mesh
 from rayplane.kernels.native import Native
 from rayplane.kernels.shared import Sizes
+from rayplane.kernels.striped import StripedSizes
 from rayplane.model.cache import cache_spec, heads_of, make_cache
 from rayplane.model.layers import Place
 from rayplane.model.lowered import Capacity, LoweredChunk
 from rayplane.model.paged import PagedStep
 from rayplane.model.parameter import GradWork
-from rayplane.model.shared import share
+from rayplane.model.shared import Together, share, share_stripes
+from rayplane.model.striping import Striping
 from rayplane.model.transformer import ModelChunk
 from rayplane.spec.layout import Layout, even_boundaries
 from rayplane.spec.model import ModelSpec
@@ -96,8 +98,9 @@ def lower(spec: ModelSpec, chunk: ModelChunk, place: Place, native: Native | Non
     heads = heads_of(spec, place.tp.size, place.tp.rank)
     caches = make_cache(cache_spec(setup.kv, setup.block, place.dtype), heads, len(chunk.blocks), setup.blocks)
     sizes = Sizes(capacity.tokens, spec.hidden, capacity.rows, spec.vocab)
-    shared = share(place.tp, native, sizes, 20.0) if setup.share else None
-    return LoweredChunk(chunk, spec, place, caches, capacity, native, shared)
+    striped = StripedSizes(capacity.tokens, heads.count, heads.dim, capacity.rows, spec.vocab, place.dtype)
+    together = Together(share(place.tp, native, sizes, 20.0), share_stripes(place.cp, native, striped, 20.0))
+    return LoweredChunk(chunk, spec, place, caches, capacity, native, together if setup.share else Together())
 
 
 def run_steps(
@@ -109,19 +112,23 @@ def run_steps(
     setup: Setup,
     dtype: torch.dtype = torch.float32,
 ) -> list[Tensor | None]:
-    """Logits of each step on the last stage."""
+    """Logits of each step on the last stage. Over cp the blocks of `steps` are `cp` times those of the setup."""
     chunk, place = build(spec, tensors, mesh, dtype)
     most = max(s.tokens.shape[0] for s in steps)
     capacity = Capacity(most, max(s.rows.shape[0] for s in steps), 64, setup.threads)
     served, out = lower(spec, chunk, place, native, setup, capacity), []
+    striping = Striping(setup.block, mesh.layout.cp, mesh.coord.cp) if mesh.layout.cp > 1 else None
     for tag, step in enumerate(steps):
         x = None
+        step = step if striping is None else striping.part(step, spec.window)
         if mesh.coord.pp:
             x = torch.empty(step.tokens.shape[0], spec.hidden, dtype=dtype)
-            mesh.pp.start_recv(x, mesh.coord.pp - 1, tag)()
+            if len(x):
+                mesh.pp.start_recv(x, mesh.coord.pp - 1, tag)()
         y = served.forward(step, x).clone()
-        if served.logits is None:
+        if served.logits is None and len(y):
             mesh.pp.start_send(y, mesh.coord.pp + 1, tag)()
+        y = y if served.logits is None or striping is None else served.all_logits(step)
         out.append(None if served.logits is None else y)
     return out
 

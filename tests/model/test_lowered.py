@@ -56,7 +56,7 @@ def expected(spec: ModelSpec, dtype: torch.dtype = torch.float32) -> list[torch.
 
 def served(spec, layout, work, native=NATIVE, setup=SETUP, dtype=torch.float32):
     """Logits of each sequence from the serving form, as each rank of the last stage has them."""
-    known = sequences(setup.block)
+    known = sequences(setup.block * layout.cp)
     steps = [known.step(w) for w in work]
     ranks = run_ranks(cut(spec, layout), lambda mesh: run_steps(spec, random_tensors(spec), mesh, steps, native, setup, dtype))
     return [joined(work, logits) for logits in ranks if logits[0] is not None]

@@ -1,6 +1,7 @@
 """Devices by name and clusters by description."""
 
 import pytest
+from pydantic import ValidationError
 
 from rayplane.errors import SpecError
 from rayplane.plan.catalog import described, device, homogeneous
@@ -31,7 +32,7 @@ def test_every_unknown_kind_of_a_cluster_is_reported_with_its_field() -> None:
     )
     with pytest.raises(SpecError) as caught:
         described(section)
-    assert [p.field for p in caught.value.problems] == ["cluster.nodes.0.device", "cluster.nodes.2.device"]
+    assert [p.field for p in caught.value.problems] == ["cluster.nodes[0].device", "cluster.nodes[2].device"]
 
 
 def test_a_described_cluster_takes_from_the_catalog_what_the_job_leaves_out() -> None:
@@ -59,3 +60,16 @@ def test_mixed_kinds_get_the_slower_links() -> None:
 def test_a_discovered_node_is_its_own_island_unless_told_otherwise() -> None:
     cluster = homogeneous({"a": 2, "b": 2, "empty": 0}, "cpu", 10**9, {"b": "rack"})
     assert [(n.name, n.island, n.memory_bytes) for n in cluster.nodes] == [("a", "a", 10**9), ("b", "rack", 10**9)]
+
+
+@pytest.mark.parametrize(
+    ("link", "field"),
+    [
+        ({"gbytes_s": 1e300, "latency_us": 0}, "gbytes_s"),
+        ({"gbytes_s": 5e-324, "latency_us": 0}, "gbytes_s"),
+        ({"gbytes_s": 50, "latency_us": 1e308}, "latency_us"),
+    ],
+)
+def test_a_link_that_nobody_has_is_refused(link: dict[str, float], field: str) -> None:
+    with pytest.raises(ValidationError, match=field):
+        LinkSection.model_validate(link)

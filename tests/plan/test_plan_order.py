@@ -1,5 +1,6 @@
 """Playing without spans: orders and recurrences equal the timeline, long pipes are told from short ones, bounds are bounds."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from rayplane.plan.draft import SPLIT, action_cost
 from rayplane.plan.held import fullest, most_bytes
-from rayplane.plan.order import LONG, Order, Orders
+from rayplane.plan.order import Order, Orders
 from rayplane.plan.pipe import Pipe, chunks_of_stages, lower_bound_s, stages_of
 from rayplane.plan.programs import CHUNK, PROGRAMS, Shape
 from rayplane.plan.programs import KINDS as OPS
@@ -46,9 +47,12 @@ def test_an_order_ends_when_the_timeline_does(data: Any, num_stages: int, microb
     of = layout(num_stages, kind)
     pipe = a_pipe(data, of, reduce=True)
     part = [1.0] * (microbatches - 1) + [data.draw(st.sampled_from([1.0, 0.5]))]
-    ends = Order(kind[0], Shape(num_stages, microbatches, kind[1])).ends(pipe, part)
+    orders = Orders()
+    ends = orders.ends(of, pipe, part)
     timeline = played(of, pipe, part)
     assert ends == pytest.approx([spans[-1].start_s if len(spans) == 1 else spans[-2].end_s for spans in timeline.ranks], rel=1e-9)
+    alone = orders.ends(of, replace(pipe, reduce_s=(0.0,) * of.num_chunks), part)
+    assert alone == pytest.approx(timeline.compute_end_s, rel=1e-9), "without its reductions the same pipe is not played again"
 
 
 @settings(max_examples=120, deadline=None)
@@ -73,7 +77,7 @@ def test_the_bound_of_an_even_pipe_is_near_its_end(kind: tuple[str, int]) -> Non
 @pytest.mark.parametrize("hop_s", [0.0, 0.1, 1.0])
 @pytest.mark.parametrize("halves_s", [(1.0, 1.0), (1.4, 0.6)])
 @pytest.mark.parametrize("microbatches", [53, 96, 200])
-def test_a_long_pipe_is_told_from_a_short_one(
+def test_what_a_long_pipe_repeats_is_skipped_without_error(
     kind: tuple[str, int], hop_s: float, halves_s: tuple[float, float], microbatches: int
 ) -> None:
     of = layout(4, kind)
@@ -83,9 +87,8 @@ def test_a_long_pipe_is_told_from_a_short_one(
     input_s, weight_s = ((s / of.vpp,) * chunks for s in halves_s)
     pipe = Pipe(stage_of, forward, input_s, weight_s, hops, (0.0,) * chunks)
     part = [1.0] * (microbatches - 1) + [0.5]
-    order = Orders().of(of, microbatches)
-    assert order.num_microbatches < (LONG + 1) * 4
-    assert max(order.ends(pipe, part)) == pytest.approx(max(played(of, pipe, part).compute_end_s), rel=0.02)
+    order = Order(kind[0], Shape(4, microbatches, kind[1]))
+    assert order.ends(pipe, part) == pytest.approx(played(of, pipe, part).compute_end_s, rel=1e-9)
 
 
 @settings(max_examples=80, deadline=None)

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from rayplane.plan.catalog import device, homogeneous
 from rayplane.plan.compute import Microbatch, attention_s, head, layer
-from rayplane.plan.draft import timeline
+from rayplane.plan.draft import length_s, timeline
 from rayplane.plan.kernels import product_s
 from rayplane.plan.network import Group, Network
+from rayplane.plan.pipe import Pipe
 from rayplane.plan.practice import RAYPLANE, Practice
 from rayplane.plan.share import parts, share
 from rayplane.plan.train import Pricer, price
@@ -224,6 +225,28 @@ def test_products_in_fp8_are_faster_and_their_casts_are_paid() -> None:
     wide, narrow = (price(MODEL, replace(WORK, precision=p), H100S, Layout(micro_batch=4)) for p in ("bf16", "fp8"))
     assert 0.5 * wide.step_s < narrow.step_s < wide.step_s
     assert narrow.memory["optimizer"] == wide.memory["optimizer"]
+
+
+@pytest.mark.parametrize(("name", "waiting_s", "rolling_s"), [("zb-h1", 99.0, 99.0), ("zb-h2", 99.0, 96.0)])
+def test_rolling_steps_wait_for_no_other_stage(name: str, waiting_s: float, rolling_s: float) -> None:
+    """32 microbatches of F = I = W = 1 on 4 stages: ZB-H2 then idles nowhere (Qi et al., section 2.2)."""
+    pricer = Pricer(MODEL, WORK, H100S)
+    outline = pricer.outline(cut((1, 4, 1, (name, 1))))
+    ones = (1.0,) * 4
+    pipe = Pipe(stage_of=(0, 1, 2, 3), forward_s=ones, input_s=ones, weight_s=ones, p2p_s=(0.0,) * 3, reduce_s=(0.0,) * 4)
+    found = [length_s(pipe, outline, pricer.orders, rolling) for rolling in (False, True)]
+    assert found == [waiting_s, rolling_s]
+
+
+def test_rolling_shortens_a_priced_step_and_its_terms_still_sum() -> None:
+    layout = cut((1, 4, 1, ("zbv", 2)), 8)
+    found = []
+    for practice in (RAYPLANE, replace(RAYPLANE, rolling=True)):
+        pricer = Pricer(MODEL, WORK, H100S, practice)
+        found.append(pricer.price(pricer.draft(pricer.outline(layout))))
+    waiting, rolling = found
+    assert rolling.step_s <= waiting.step_s
+    assert sum(rolling.time_s.values()) == pytest.approx(rolling.step_s)
 
 
 def test_weight_gradients_that_are_put_off_hide_no_sum_over_tp() -> None:

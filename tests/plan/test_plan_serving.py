@@ -109,7 +109,7 @@ def test_a_given_layout_is_priced_and_its_misses_are_said() -> None:
 def test_a_given_layout_that_does_not_fit_names_one_that_does() -> None:
     with pytest.raises(PlacementError, match=r"tp2 does not fit: weights .* for the cache; tp3 fits"):
         plan(job("llama3-70b", layout={"tp": 2}), cluster())
-    with pytest.raises(PlacementError, match="4 x tp4 needs 16 devices, the cluster has 8"):
+    with pytest.raises(PlacementError, match="layout: 4 x tp4 needs 16 devices, the cluster has 8; use 2 x tp4, or more devices"):
         plan(job(layout={"tp": 4, "dp": 4}), cluster())
 
 

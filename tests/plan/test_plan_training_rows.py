@@ -130,5 +130,38 @@ def test_scores_tell_order_from_size(scores_module: Any) -> None:
     assert scores_module.choices(twice) == {"groups": 1, "tau": 1.0, "regret_mean": 0.0, "regret_max": 0.0}
     backwards = scores_module.choices(pairs([5.0, 4.0, 3.0, 2.0, 1.0]))
     assert (backwards["tau"], backwards["regret_mean"]) == (-1.0, pytest.approx(400))
-    assert scores_module.choices(pairs([1.0, 2.0])) == {}, "too few to choose among"
+    few = scores_module.choices(pairs([1.0, 2.0]))
+    assert few == {"groups": 0, "tau": None, "regret_mean": None, "regret_max": None}, "too few to choose among"
     assert scores_module.spearman([1.0, 2.0, 2.0], [1.0, 3.0, 3.0]) == pytest.approx(1.0)
+
+
+def broken(script: str) -> list[Any]:
+    """Rows of which no planner could make anything, each wrong in its own way."""
+    rows: list[Any] = [5, None, {}, row(hardware={"n_gpus": 3}), row(layout={"tp": 7}), row(layout={"pp": -2}), row(dtype=None)]
+    rows += [row(model={"heads": 0}), row(model={"kv_heads": 7}), row(layout={"recompute": 7}), row(layout={"micro_batch": 10**9})]
+    if script == "published_runs.py":
+        return [*rows, *(row(measured={"step_time_s": s}) for s in (-1, "soon", float("nan")))]
+    return [*rows, *(row(kind="peak per GPU", memory_gb=n) for n in (0, None, "much")), row(kind="hearsay"), row(kind=None)]
+
+
+@pytest.mark.parametrize("script", ["published_runs.py", "published_memory.py"])
+def test_nonsense_in_a_row_is_a_failure_with_a_reason_and_its_name(script: str, tmp_path: Path) -> None:
+    bad = [{**r, "id": f"bad-{i}"} if isinstance(r, dict) and r else r for i, r in enumerate(broken(script))]
+    found, out = answer(script, [row(id="good", kind="peak per GPU", memory_gb=40.0), *bad], tmp_path)
+    assert (found["rows"], found["priced"]) == (1 + len(bad), 1)
+    told = [line for line in out.splitlines() if line.startswith("not priced")]
+    assert all(any(r["id"] in line for line in told) for r in bad if isinstance(r, dict) and r)
+    assert "tp x pp x dp x cp is 32, on 3 devices" in out
+    assert "which nothing measures" in out
+    assert script == "published_runs.py" or "kind 'hearsay' is neither a peak nor a label" in out
+
+
+@pytest.mark.parametrize("script", ["published_runs.py", "published_memory.py", "published_serving.py"])
+def test_every_key_is_there_when_there_is_nothing_to_compare(script: str, tmp_path: Path) -> None:
+    keys = {
+        "published_runs.py": ("mape", "median", "p90", "bias", "spearman", "macro_mape", "tau", "regret_mean", "regret_max"),
+        "published_memory.py": ("peak_mape", "label_accuracy", "oom_caught", "fits_refused"),
+        "published_serving.py": ("ttft_mape", "tpot_mape", "tokens_mape"),
+    }[script]
+    found, _ = answer(script, [], tmp_path)
+    assert {key: found[key] for key in ("rows", "priced", *keys)} == {"rows": 0, "priced": 0, **dict.fromkeys(keys)}

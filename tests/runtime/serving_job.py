@@ -31,7 +31,7 @@ layout: {layout}
 limits: {{restarts: 2, step_timeout_s: 60}}
 """
 DEFAULTS = {"port": 0, "drain_s": 30, "layout": "{dp: 2}"}
-START_S = 120.0
+START_S = 150.0
 LAYERS, HIDDEN, HEADS, KV_HEADS, MLP, VOCAB = 3, 64, 4, 2, 96, 256
 LETTERS = 128
 """Only ids below that are ever drawn, so that a text shows every token."""
@@ -93,7 +93,7 @@ class Service:
     @property
     def folder(self) -> Path:
         """The job's."""
-        (folder,) = (self.path / "runs").iterdir()
+        (folder,) = (path for path in (self.path / "runs").iterdir() if not path.name.startswith("."))
         return folder
 
     def status(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from rayplane.errors import RayplaneError
-from rayplane.spec.report import PHASES, StepReport
+from rayplane.spec.report import PHASES, ServedReport, StepReport
 from rayplane.telemetry.catalog import CATALOG
 from rayplane.telemetry.export import Exporter, write_targets
 
@@ -57,6 +57,16 @@ def scrape(exporter: Exporter) -> dict[tuple[str, frozenset[tuple[str, str]]], f
 
 def labels(**values: str) -> frozenset[tuple[str, str]]:
     return frozenset(values.items())
+
+
+def test_where_a_serving_ranks_time_goes_is_counted_like_a_training_ones(exporter: Exporter) -> None:
+    for _ in range(2):
+        exporter.observe(ServedReport(1, "7", 1, 40, 900, 1.0, {"forward": 0.75, "recv_wait": 0.25}, {"pp": 1000}))
+    values = scrape(exporter)
+    who = {"rank": "1", "replica": "7", "stage": "1"}
+    assert values["rayplane_step_seconds_total", labels(**who, phase="forward")] == 1.5
+    assert values["rayplane_comm_bytes_total", labels(**who, axis="pp")] == 2000
+    assert values["rayplane_steps_total", labels()] == 0  # those are of training
 
 
 def test_two_steps_of_two_ranks_are_scraped_with_the_right_values(exporter: Exporter) -> None:

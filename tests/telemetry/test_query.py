@@ -1,9 +1,11 @@
 """Metrics are read back as they were exported; what is no Prometheus says so in a sentence."""
 
+import contextlib
 import json
 import math
 import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -100,9 +102,48 @@ def test_what_is_no_prometheus_is_said(server):
         Prometheus(f"{url}/elsewhere").instant("up")
     with pytest.raises(RayplaneError, match=r"cannot be reached: .*refused"):
         Prometheus("http://127.0.0.1:9").instant("up")
-    for wrong in ("prometheus:9090", "ftp://prometheus", "http://", "up"):
+    for wrong in ("prometheus:9090", "ftp://prometheus", "http://", "up", "http://[", "http://:9090"):
         with pytest.raises(RayplaneError, match="is no URL of metrics; write http://HOST:PORT"):
             Prometheus(wrong)
+
+
+def test_what_is_no_address_is_said_without_asking():
+    for wrong in ("http://\u2603.invalid", "http://127.0.0.1:many", "http://two words"):
+        with pytest.raises(RayplaneError, match=r"cannot be asked|cannot be reached"):
+            Prometheus(wrong).instant("up")
+
+
+class Babble(BaseHTTPRequestHandler):
+    """Sends a line now and then, and never ends; or no HTTP at all."""
+
+    def do_GET(self):
+        if self.path.startswith("/odd"):
+            self.wfile.write(b"\x00\x01 what?\r\n\r\n")
+            return
+        self.send_response(200)
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            while True:
+                self.wfile.write(b"#\n")
+                time.sleep(0.05)
+
+    def log_message(self, *_):
+        pass
+
+
+def test_a_server_that_never_ends_or_speaks_something_else_is_left():
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Babble)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        url = f"http://127.0.0.1:{server.server_port}"
+        with pytest.raises(RayplaneError, match=r"does not answer within 0\.3 s"):
+            page(f"{url}/metrics", timeout_s=0.3)
+        with pytest.raises(RayplaneError, match=r"cannot be asked: .*what"):
+            page(f"{url}/odd", timeout_s=3)
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 def test_an_answer_of_another_kind_is_no_answer(server, monkeypatch):

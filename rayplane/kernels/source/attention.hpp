@@ -10,7 +10,8 @@
 #include "attention_f32.hpp"
 
 // p: queries, keys, values, scales of keys, of values, out, first query head of each KV head (int32 [kv heads + 1]), log-sum-exp [T, heads]
-//    or null   n: stride of queries, stride of out, kv heads, D, block, window or 0, most query heads of a KV head   f: scale
+//    or null   n: stride of queries, stride of out, kv heads, D, block, window or 0, most query heads of a KV head,
+// ., whether out is fp32   f: scale
 template <class T, class C>
 struct Attend {
     using Products = ProductsOf<T, C>;
@@ -29,11 +30,12 @@ struct Attend {
         const int64_t begin = step.starts[sequence] + tile * tokens_per_tile;
         const int64_t left = step.starts[sequence + 1] - begin, tokens = left < tokens_per_tile ? left : tokens_per_tile;
         const int64_t before = step.lengths[sequence] - left;  // keys that precede the first of these tokens
-        rows.start(tokens * group, before, group, op.n[5]);
+        const int32_t* from = step.keys ? step.keys + begin : nullptr;
+        rows.start(tokens * group, before, group, op.n[5], from, from ? from + step.queries : nullptr);
         products.start(rows.count);
         for (int64_t r = 0; r < rows.count; ++r)
             products.query(r, (const T*)op.p[0] + (begin + r / group) * op.n[0] + (first_head[0] + r % group) * d);
-        const int64_t low = rows.low[0] > 0 ? rows.low[0] : 0, end = before + tokens;
+        const int64_t low = rows.low[0] > 0 ? rows.low[0] : 0, end = from ? from[step.queries + tokens - 1] : before + tokens;
         Groups now, next;
         for (int64_t key = find(sequence, head, low / block * block, end, now); now.count; now = next) {
             key = find(sequence, head, key, end, next);
@@ -41,10 +43,14 @@ struct Attend {
         }
         for (int64_t r = 0; r < rows.count; ++r) {
             const int64_t token = begin + r / group, h = first_head[0] + r % group;
-            T* out = (T*)op.p[5] + token * op.n[1] + h * d;
+            const int64_t to = token * op.n[1] + h * d;
             const float* sums = products.sums(r);
             const float inverse = rows.total[r] > 0.f ? 1.f / rows.total[r] : 0.f;
-            for (int64_t i = 0; i < d; ++i) narrow(sums[i] * inverse, out[i]);
+            if (op.n[8]) {
+                for (int64_t i = 0; i < d; ++i) ((float*)op.p[5])[to + i] = sums[i] * inverse;
+            } else {
+                for (int64_t i = 0; i < d; ++i) narrow(sums[i] * inverse, ((T*)op.p[5])[to + i]);
+            }
             if (op.p[7]) ((float*)op.p[7])[token * ((const int32_t*)op.p[6])[op.n[2]] + h] = rows.top[r] + std::log(rows.total[r]);
         }
     }

