@@ -29,9 +29,9 @@ from rayplane.comm.clock import PhaseClock
 from rayplane.comm.mesh import Mesh
 from rayplane.model.parameter import GradWork, Weight
 from rayplane.model.transformer import ModelChunk
-from rayplane.plan.draft import action_cost
-from rayplane.plan.pipe import Pipe, stages_of
-from rayplane.plan.timeline import Timeline, play
+from rayplane.plan.step.draft import action_cost
+from rayplane.plan.step.pipe import Pipe, stages_of
+from rayplane.plan.step.timeline import Timeline, play
 from rayplane.spec.job import CheckpointSection, DataSection, TraceSection, TrainSection
 from rayplane.spec.layout import Layout
 from rayplane.spec.model import ModelSpec

@@ -13,8 +13,8 @@ from typing import Any
 from reference import GLOBAL_BATCH, SEQ_LEN, SPEC
 from systems import DISTRIBUTIONS
 
-from rayplane.plan.catalog import homogeneous
-from rayplane.plan.search import plan
+from rayplane.plan.choice.search import plan
+from rayplane.plan.machine.catalog import homogeneous
 from rayplane.spec.job import LayoutSection
 from rayplane.spec.layout import even_boundaries
 from rayplane.spec.plan import Workload

@@ -21,9 +21,9 @@ from typing import Any
 from reference import GLOBAL_BATCH, SEQ_LEN, SPEC
 from systems import Bench, samples_of, task
 
-from rayplane.plan.catalog import homogeneous
-from rayplane.plan.profile import with_profile
-from rayplane.plan.train import Pricer
+from rayplane.plan.machine.catalog import homogeneous
+from rayplane.plan.step.profile import with_profile
+from rayplane.plan.step.train import Pricer
 from rayplane.spec.layout import Layout
 from rayplane.spec.plan import Workload
 from rayplane.spec.profile import Profile, read_profile

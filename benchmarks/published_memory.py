@@ -17,7 +17,7 @@ from published_rows import CannotExpressError, Row, case_of
 from published_scores import Pair, by_source, errors, name_of, positive, show_failed
 
 from rayplane.errors import RayplaneError
-from rayplane.plan.train import Pricer
+from rayplane.plan.step.train import Pricer
 
 BY_DRIVER = 2022
 NOT_MEASURED = ("other than memory", "formula")

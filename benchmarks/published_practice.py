@@ -15,7 +15,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from rayplane.plan.practice import Practice
+from rayplane.plan.step.practice import Practice
 
 Row = dict[str, Any]
 Attention = Literal["flash", "flash1", "flash2", "unfused", "eager"]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from published_practice import Row, practice_of, year_of
 
-from rayplane.plan.catalog import described, device
-from rayplane.plan.practice import Practice
+from rayplane.plan.machine.catalog import described, device
+from rayplane.plan.step.practice import Practice
 from rayplane.spec.cluster import ClusterSpec
 from rayplane.spec.cluster_section import ClusterSection, LinkSection, LinksSection, NodeSection
 from rayplane.spec.layout import Layout, even_boundaries

@@ -15,8 +15,8 @@ from published_rows import CannotExpressError, Case, Row, case_of
 from published_scores import Pair, by_source, choices, errors, name_of, positive, show_failed
 
 from rayplane.errors import RayplaneError
-from rayplane.plan.order import Orders
-from rayplane.plan.train import Pricer
+from rayplane.plan.step.order import Orders
+from rayplane.plan.step.train import Pricer
 from rayplane.spec.plan import Estimate
 
 

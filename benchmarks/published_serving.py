@@ -22,10 +22,10 @@ from published_scores import positive
 from served_rows import Case, Row, case_of
 
 from rayplane.errors import SpecError
-from rayplane.plan.kv import Room, room
-from rayplane.plan.load import Load, mean, play, saturating
-from rayplane.plan.network import Network
-from rayplane.plan.serve import Replica
+from rayplane.plan.machine.network import Network
+from rayplane.plan.serving.kv import Room, room
+from rayplane.plan.serving.load import Load, mean, play, saturating
+from rayplane.plan.serving.serve import Replica
 
 METRICS = ("ttft", "tpot", "tokens")
 FIGURES = ("mape", "median", "p90", "bias", "spearman")

@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rayplane.plan.catalog import described
-from rayplane.plan.refused import Refused
-from rayplane.plan.search import plan, searched
-from rayplane.plan.train import price
+from rayplane.plan.choice.refused import Refused
+from rayplane.plan.choice.search import plan, searched
+from rayplane.plan.machine.catalog import described
+from rayplane.plan.step.train import price
 from rayplane.spec.cluster import ClusterSpec
 from rayplane.spec.layout import AXES
 from rayplane.spec.load import load_job, load_model

@@ -19,9 +19,9 @@ from typing import Any
 from published_rows import KINDS as TRAINED_ON
 from published_rows import CannotExpressError
 
-from rayplane.plan.catalog import DeviceKind, device
-from rayplane.plan.engine import RAYPLANE, Engine
-from rayplane.plan.served import Cut, Formats, Served, known
+from rayplane.plan.machine.catalog import DeviceKind, device
+from rayplane.plan.serving.engine import RAYPLANE, Engine
+from rayplane.plan.serving.served import Cut, Formats, Served, known
 
 Row = dict[str, Any]
 KINDS = (("RTX.?PRO.?6000", "rtx-pro-6000"), ("H100.*NVL", "h100-nvl"), ("H20$|H20[^0]", "h20"), ("B300", "b300"), *TRAINED_ON)

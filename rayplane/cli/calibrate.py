@@ -25,10 +25,10 @@ from rayplane.cli.profiles import path_of, write_profile
 from rayplane.cli.screen import say, screen, show
 from rayplane.cli.words import as_json, count
 from rayplane.errors import RayplaneError
-from rayplane.plan.catalog import slowest
-from rayplane.plan.place import place
-from rayplane.plan.probes import Probes, Yardstick, merged, probes, usual
-from rayplane.plan.profile import figures, with_profile
+from rayplane.plan.choice.place import place
+from rayplane.plan.machine.catalog import slowest
+from rayplane.plan.measured.probes import Probes, Yardstick, merged, probes, usual
+from rayplane.plan.step.profile import figures, with_profile
 from rayplane.runtime.group import Launch, Message, WorkerGroup
 from rayplane.runtime.local import LocalGroup
 from rayplane.runtime.patience import never

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from rayplane.cli.screen import say, screen, show
 from rayplane.cli.words import as_json, count
-from rayplane.plan.catalog import DeviceKind, kinds
+from rayplane.plan.machine.catalog import DeviceKind, kinds
 from rayplane.spec.load import load_model
 from rayplane.spec.model import ModelSpec
 from rayplane.spec.model_section import ModelSection

@@ -18,7 +18,7 @@ import typer
 from rayplane.cli.plan import cluster_of
 from rayplane.cli.words import as_json
 from rayplane.errors import RayplaneError
-from rayplane.plan.search import plan as search
+from rayplane.plan.choice.search import plan as search
 from rayplane.spec.load import load_model, load_training
 from rayplane.spec.plan import Workload
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from rayplane.cli.screen import say
-from rayplane.plan.timeline import Timeline
+from rayplane.plan.step.timeline import Timeline
 from rayplane.telemetry.picture import GOES_ON, Rows, picture
 
 STYLES = {"F": "blue", "B": "green", "I": "cyan", "W": "yellow", "R": "magenta", "O": "magenta"}

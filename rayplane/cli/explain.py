@@ -18,8 +18,8 @@ from rayplane.cli.profiles import ProfileOption
 from rayplane.cli.screen import say, screen
 from rayplane.cli.words import as_json
 from rayplane.errors import RayplaneError, SpecError
-from rayplane.plan.explain import explain as explained
-from rayplane.plan.explanation import as_object
+from rayplane.plan.why.explain import explain as explained
+from rayplane.plan.why.explanation import as_object
 from rayplane.spec.job import ServeJob
 from rayplane.spec.load import load_job, load_model
 from rayplane.spec.plan import Workload

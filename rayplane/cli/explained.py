@@ -11,9 +11,9 @@ from rich.table import Table
 from rayplane.cli.drawn import draw, rows_of
 from rayplane.cli.screen import say, show
 from rayplane.cli.words import count, share
-from rayplane.plan.explanation import Axis, Explanation, Point, StageShare, Sweep
-from rayplane.plan.memory import gigabytes
-from rayplane.plan.report import seconds, size
+from rayplane.plan.choice.report import seconds, size
+from rayplane.plan.step.memory import gigabytes
+from rayplane.plan.why.explanation import Axis, Explanation, Point, StageShare, Sweep
 from rayplane.telemetry.picture import scale
 
 RUNNERS_UP = 6

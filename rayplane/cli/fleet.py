@@ -19,8 +19,8 @@ import ray
 
 from rayplane.cli.metrics import JobExporter
 from rayplane.errors import PlacementError, Problem, SpecError
-from rayplane.plan.catalog import described, homogeneous
-from rayplane.plan.names import KINDS, kind_of
+from rayplane.plan.machine.catalog import described, homogeneous
+from rayplane.plan.machine.names import KINDS, kind_of
 from rayplane.runtime.group import WorkerGroup, any_report
 from rayplane.runtime.local import LocalGroup
 from rayplane.runtime.ray import Exporters, RayGroup, connect, discover, host_names

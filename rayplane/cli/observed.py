@@ -19,10 +19,10 @@ from rich.table import Table
 from rayplane.cli.screen import say, show
 from rayplane.control.status import read_status
 from rayplane.errors import RayplaneError
-from rayplane.plan.correct import Correction, Job, correct, corrected
-from rayplane.plan.observe import Increases, Place, of_increases
-from rayplane.plan.report import seconds
-from rayplane.plan.search import plan as search
+from rayplane.plan.choice.report import seconds
+from rayplane.plan.choice.search import plan as search
+from rayplane.plan.measured.correct import Correction, Job, correct, corrected
+from rayplane.plan.measured.observe import Increases, Place, of_increases
 from rayplane.spec.cluster import ClusterSpec
 from rayplane.spec.job import TrainJob
 from rayplane.spec.layout import Layout

@@ -20,11 +20,11 @@ from rayplane.cli.screen import say, screen, show
 from rayplane.cli.serve_plan import plan_to_serve
 from rayplane.cli.words import as_json
 from rayplane.errors import SpecError
-from rayplane.plan.catalog import described
-from rayplane.plan.profile import figures, in_words
-from rayplane.plan.report import as_json as plan_object
-from rayplane.plan.report import report
-from rayplane.plan.search import plan as search
+from rayplane.plan.choice.report import as_json as plan_object
+from rayplane.plan.choice.report import report
+from rayplane.plan.choice.search import plan as search
+from rayplane.plan.machine.catalog import described
+from rayplane.plan.step.profile import figures, in_words
 from rayplane.runtime.ray import connect, discover
 from rayplane.spec.cluster import ClusterSpec
 from rayplane.spec.job import JobSpec, ServeJob

@@ -13,8 +13,8 @@ from typing import Annotated
 import typer
 
 from rayplane.errors import RayplaneError
-from rayplane.plan.catalog import slowest
-from rayplane.plan.profile import with_profile
+from rayplane.plan.machine.catalog import slowest
+from rayplane.plan.step.profile import with_profile
 from rayplane.spec.cluster import ClusterSpec
 from rayplane.spec.profile import Profile, profile_text, read_profile
 

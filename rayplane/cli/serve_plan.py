@@ -10,11 +10,11 @@ from rich.table import Table
 
 from rayplane.cli.screen import say, screen, show
 from rayplane.cli.words import as_json
-from rayplane.plan.cores import priced_by
-from rayplane.plan.profile import figures, in_words
-from rayplane.plan.serve_explain import serve_object, serve_report
-from rayplane.plan.serve_plan import ServePlan
-from rayplane.plan.serving import plan_of
+from rayplane.plan.machine.cores import priced_by
+from rayplane.plan.serving.serve_explain import serve_object, serve_report
+from rayplane.plan.serving.serve_plan import ServePlan
+from rayplane.plan.serving.serving import plan_of
+from rayplane.plan.step.profile import figures, in_words
 from rayplane.spec.cluster import ClusterSpec
 from rayplane.spec.job import ServeJob
 from rayplane.spec.load import load_model

@@ -19,8 +19,8 @@ from rayplane.control.berths import berths_of
 from rayplane.control.load import Load
 from rayplane.control.lock import lease_path
 from rayplane.control.service_task import ServiceTask
-from rayplane.plan.serve_capacity import Capacity, capacity_of
-from rayplane.plan.serve_plan import ServePlan
+from rayplane.plan.serving.serve_capacity import Capacity, capacity_of
+from rayplane.plan.serving.serve_plan import ServePlan
 from rayplane.runtime.group import Launch
 from rayplane.runtime.lease import Lease, grant
 from rayplane.spec.cluster import ClusterSpec

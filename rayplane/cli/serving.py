@@ -24,11 +24,11 @@ from rayplane.control.lock import locked
 from rayplane.control.service_loop import ServiceController
 from rayplane.control.service_task import Ground
 from rayplane.control.stop import Stop
-from rayplane.plan.cores import priced_by
-from rayplane.plan.profile import in_words
-from rayplane.plan.serve_explain import serve_report
-from rayplane.plan.serve_plan import ServePlan
-from rayplane.plan.serving import plan_of
+from rayplane.plan.machine.cores import priced_by
+from rayplane.plan.serving.serve_explain import serve_report
+from rayplane.plan.serving.serve_plan import ServePlan
+from rayplane.plan.serving.serving import plan_of
+from rayplane.plan.step.profile import in_words
 from rayplane.runtime.patience import GaveUp
 from rayplane.spec.job import ServeJob
 from rayplane.spec.load import load_model

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rayplane.cli.plan import cluster_of
-from rayplane.plan.draft import action_cost, timeline
-from rayplane.plan.held import fullest
-from rayplane.plan.pipe import Pipe, stages_of
-from rayplane.plan.search import plan
-from rayplane.plan.timeline import Timeline, play
-from rayplane.plan.train import Pricer
+from rayplane.plan.choice.search import plan
+from rayplane.plan.step.draft import action_cost, timeline
+from rayplane.plan.step.held import fullest
+from rayplane.plan.step.pipe import Pipe, stages_of
+from rayplane.plan.step.timeline import Timeline, play
+from rayplane.plan.step.train import Pricer
 from rayplane.spec.job import TrainJob
 from rayplane.spec.layout import Coord, Layout
 from rayplane.spec.load import load_model

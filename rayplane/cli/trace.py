@@ -21,8 +21,8 @@ from rayplane.cli.screen import say, screen, show
 from rayplane.cli.timelines import Measured, Planned, alone, busy_s, in_flight, lanes, measured, planned
 from rayplane.cli.words import as_json, share
 from rayplane.errors import RayplaneError, SpecError
-from rayplane.plan.report import seconds
-from rayplane.plan.timeline import Timeline
+from rayplane.plan.choice.report import seconds
+from rayplane.plan.step.timeline import Timeline
 from rayplane.spec.builders import BUILDERS
 from rayplane.spec.layout import Layout, unsupported
 from rayplane.spec.load import load_training

@@ -29,9 +29,9 @@ from rayplane.control.loop import Controller
 from rayplane.control.result import Result
 from rayplane.control.stop import Stop
 from rayplane.control.task import Task
-from rayplane.plan.profile import in_words
-from rayplane.plan.report import report
-from rayplane.plan.search import plan
+from rayplane.plan.choice.report import report
+from rayplane.plan.choice.search import plan
+from rayplane.plan.step.profile import in_words
 from rayplane.runtime.group import Launch
 from rayplane.runtime.patience import GaveUp
 from rayplane.spec.job import TrainJob

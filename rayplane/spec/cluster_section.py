@@ -1,4 +1,4 @@
-"""The `cluster` section of a job file: a cluster described in words, as `plan/catalog.py` makes it a ClusterSpec.
+"""The `cluster` section of a job file: a cluster described in words, as `plan/machine/catalog.py` makes it a ClusterSpec.
 
 nodes: [{name: gpu, count: 8, device: h100-sxm, devices: 8}]
 links: {fabric: {gbytes_s: 50, latency_us: 7}}

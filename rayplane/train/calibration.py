@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from rayplane.comm.clock import clock_for
 from rayplane.comm.mesh import Mesh, connect
-from rayplane.plan.probes import GroupProbe, Probes
+from rayplane.plan.measured.probes import GroupProbe, Probes
 from rayplane.rank.life import live
 from rayplane.spec.layout import Layout
 from rayplane.telemetry.channel import Channel, Message

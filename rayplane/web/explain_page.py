@@ -9,7 +9,7 @@ answers    the questions of docs/parallelism.md           figures   what was mea
 
 from __future__ import annotations
 
-from rayplane.plan.explanation import Explanation
+from rayplane.plan.why.explanation import Explanation
 from rayplane.web.markup import Markup, tag
 from rayplane.web.page import page
 from rayplane.web.sections.answers import answers, figures

@@ -11,8 +11,8 @@ MOST_ROWS more ranks than that share rows with their neighbours, and the picture
 
 from __future__ import annotations
 
-from rayplane.plan.report import seconds
-from rayplane.plan.timeline import Timeline
+from rayplane.plan.choice.report import seconds
+from rayplane.plan.step.timeline import Timeline
 from rayplane.web.gantt_layers import WORDS, Ranks, Rows, bars, marks, names, shares, times
 from rayplane.web.markup import Attribute, Markup, tag
 from rayplane.web.palette import colour_of_op

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from rayplane.plan.report import seconds
+from rayplane.plan.choice.report import seconds
 from rayplane.spec.schedule import Op
 from rayplane.web.markup import Markup, tag
 from rayplane.web.palette import colour_of_op

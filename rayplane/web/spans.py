@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rayplane.plan.timeline import Timeline
+from rayplane.plan.step.timeline import Timeline
 from rayplane.spec.schedule import Op, Span
 from rayplane.web.palette import colour_of_op
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rayplane.plan.report import seconds
+from rayplane.plan.choice.report import seconds
 from rayplane.web.markup import Attribute, Markup, tag
 from rayplane.web.palette import colours
 from rayplane.web.svg import across, plot

@@ -8,7 +8,7 @@ import pytest
 
 from rayplane.cli import training as training_module
 from rayplane.cli.fleet import Fleet
-from rayplane.plan.catalog import homogeneous
+from rayplane.plan.machine.catalog import homogeneous
 
 
 class Deaf:

@@ -10,7 +10,7 @@ from rayplane.cli import calibrate as calibrate_module
 from rayplane.cli import plan as plan_module
 from rayplane.cli.app import app
 from rayplane.cli.profiles import path_of
-from rayplane.plan.catalog import device, homogeneous
+from rayplane.plan.machine.catalog import device, homogeneous
 from rayplane.runtime.group import RankMessage
 from rayplane.spec.profile import profile_text, read_profile
 from tests.plan.profiles import measured

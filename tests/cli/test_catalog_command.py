@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rayplane.cli.app import app
-from rayplane.plan.catalog import device
+from rayplane.plan.machine.catalog import device
 
 DEVICES = {
     # memory GB, bandwidth GB/s, dense bf16 TFLOP/s, NVLink or the like per direction GB/s, as the vendors publish them

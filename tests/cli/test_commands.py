@@ -14,8 +14,8 @@ from rayplane.cli.fleet import _as_described, gpu_kind, this_machine
 from rayplane.cli.words import as_json
 from rayplane.control.lock import locked
 from rayplane.errors import PlacementError, SpecError
-from rayplane.plan.catalog import device, homogeneous
-from rayplane.plan.names import KINDS, kind_of
+from rayplane.plan.machine.catalog import device, homogeneous
+from rayplane.plan.machine.names import KINDS, kind_of
 from rayplane.spec.load import load_job
 
 HERE = homogeneous({"here": 2}, "cpu", 2**32, {})

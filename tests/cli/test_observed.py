@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from rayplane.cli import plan as plan_module
 from rayplane.cli.app import app
-from rayplane.plan.catalog import homogeneous
+from rayplane.plan.machine.catalog import homogeneous
 from rayplane.spec.report import StepReport
 from rayplane.telemetry.export import Exporter
 

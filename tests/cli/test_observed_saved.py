@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from rayplane.cli import plan as plan_module
 from rayplane.cli.app import app
 from rayplane.cli.profiles import path_of
-from rayplane.plan.catalog import homogeneous
+from rayplane.plan.machine.catalog import homogeneous
 from rayplane.spec.profile import read_profile
 
 JOB = """

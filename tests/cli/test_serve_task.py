@@ -11,8 +11,8 @@ from rayplane.cli.serve_task import ServeOrder, serve_task
 from rayplane.cli.serve_tokenizer import serve_tokenizer
 from rayplane.control.load import Load
 from rayplane.errors import SpecError
-from rayplane.plan.catalog import homogeneous
-from rayplane.plan.serving import plan_of
+from rayplane.plan.machine.catalog import homogeneous
+from rayplane.plan.serving.serving import plan_of
 from rayplane.spec.job import ServeJob
 from rayplane.spec.load import load_model
 from rayplane.spec.serve_section import KeysSection

@@ -9,8 +9,8 @@ from fake_service import TRAFFIC
 from rayplane.control.berths import Berths, berths_of
 from rayplane.control.load import load_of
 from rayplane.control.service_loop import _reachable
-from rayplane.plan.catalog import homogeneous
-from rayplane.plan.place import place
+from rayplane.plan.choice.place import place
+from rayplane.plan.machine.catalog import homogeneous
 from rayplane.spec.layout import Layout
 
 SEEN = {"reason": "", "running": 2, "waiting": 1, "kv_usage": 0.5}

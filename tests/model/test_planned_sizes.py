@@ -1,7 +1,7 @@
 """What the planner, which knows no torch, must know of the model."""
 
 from rayplane.model import loss
-from rayplane.plan import activations, replicas
+from rayplane.plan.step import activations, replicas
 from rayplane.train import flat
 
 

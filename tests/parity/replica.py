@@ -23,7 +23,7 @@ from rayplane.spec.layout import Layout, even_boundaries
 from rayplane.spec.model_section import ModelSection
 from rayplane.spec.source import load_model, model_folder
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 180.0
 BLOCK, CONTEXT, STEP_TOKENS, SEQUENCES = 16, 1024, 128, 64
 BLOCKS = 384
 """Of all cp ranks together."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rayplane.plan.catalog import described, homogeneous
+from rayplane.plan.machine.catalog import described, homogeneous
 from rayplane.spec.cluster import ClusterSpec
 from rayplane.spec.cluster_section import ClusterSection, NodeSection
 from rayplane.spec.model import ModelSpec

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from rayplane.plan import compute
-from rayplane.plan.catalog import DeviceKind
-from rayplane.plan.network import Group, Network
-from rayplane.plan.pieces import Ring, pieces
-from rayplane.plan.probes import Yardstick, probes
-from rayplane.plan.share import parts, share
+from rayplane.plan.machine.catalog import DeviceKind
+from rayplane.plan.machine.network import Group, Network
+from rayplane.plan.measured.probes import Yardstick, probes
+from rayplane.plan.step import compute
+from rayplane.plan.step.pieces import Ring, pieces
+from rayplane.plan.step.share import parts, share
 from rayplane.spec.cluster import ClusterSpec
 from rayplane.spec.model import ModelSpec
 from rayplane.spec.profile import Hardware, Profile, Versions

@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from rayplane.errors import SpecError
-from rayplane.plan.catalog import described, device, homogeneous
+from rayplane.plan.machine.catalog import described, device, homogeneous
 from rayplane.spec.cluster_section import ClusterSection, LinkSection, LinksSection, NodeSection
 
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from rayplane.errors import SpecError
-from rayplane.plan.catalog import homogeneous
-from rayplane.plan.correct import Job, correct, prior_of, with_beliefs
-from rayplane.plan.regression import Belief
-from rayplane.plan.search import plan
-from rayplane.plan.terms import TERMS
-from rayplane.plan.train import Pricer
+from rayplane.plan.choice.search import plan
+from rayplane.plan.machine.catalog import homogeneous
+from rayplane.plan.measured.correct import Job, correct, prior_of, with_beliefs
+from rayplane.plan.measured.regression import Belief
+from rayplane.plan.step.terms import TERMS
+from rayplane.plan.step.train import Pricer
 from rayplane.spec.layout import Layout
 from rayplane.spec.observation import Observation, RankMeans
 from rayplane.spec.plan import Workload

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from rayplane.cli.words import as_json
-from rayplane.plan.catalog import described, homogeneous
-from rayplane.plan.explain import cluster_in_words, explain
-from rayplane.plan.explanation import Explanation, as_object
-from rayplane.plan.study import study
-from rayplane.plan.tp_sweep import tp_sweep, turning
+from rayplane.plan.machine.catalog import described, homogeneous
+from rayplane.plan.why.explain import cluster_in_words, explain
+from rayplane.plan.why.explanation import Explanation, as_object
+from rayplane.plan.why.study import study
+from rayplane.plan.why.tp_sweep import tp_sweep, turning
 from rayplane.spec.cluster import ClusterSpec, Link
 from rayplane.spec.cluster_section import ClusterSection, NodeSection
 from rayplane.spec.job import LayoutSection

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from rayplane.plan.catalog import device, homogeneous
-from rayplane.plan.fit import fitted
-from rayplane.plan.measured_links import curves
-from rayplane.plan.profile import with_profile
-from rayplane.plan.ratios import Ratios, points, seconds_at
-from rayplane.plan.train import Pricer
+from rayplane.plan.machine.catalog import device, homogeneous
+from rayplane.plan.machine.measured_links import curves
+from rayplane.plan.machine.ratios import Ratios, points, seconds_at
+from rayplane.plan.step.fit import fitted
+from rayplane.plan.step.profile import with_profile
+from rayplane.plan.step.train import Pricer
 from rayplane.spec.layout import Layout
 from rayplane.spec.plan import Workload
 from tests.plan.profiles import MODEL, measured
@@ -67,7 +67,7 @@ def test_a_device_that_is_alone_is_as_fast_as_it_was_alone(profile):
 def test_steps_are_those_of_the_device_that_was_measured(profile, layout, monkeypatch):
     found = _step_s(layout, with_profile(CLUSTER, profile))
     truth = replace(TRUTH, curves=curves(profile))
-    monkeypatch.setattr("rayplane.plan.train.device_of", lambda cluster, precision: truth)
+    monkeypatch.setattr("rayplane.plan.step.site.device_of", lambda cluster, precision: truth)
     assert found == pytest.approx(_step_s(layout, with_profile(CLUSTER, profile)), rel=0.02)
 
 

@@ -17,9 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rayplane.errors import PlacementError, RayplaneError, SpecError
-from rayplane.plan.catalog import described
-from rayplane.plan.report import as_json, report
-from rayplane.plan.search import plan
+from rayplane.plan.choice.report import as_json, report
+from rayplane.plan.choice.search import plan
+from rayplane.plan.machine.catalog import described
 from rayplane.spec.load import load_job, load_model
 from rayplane.spec.plan import Plan, Workload
 

@@ -5,14 +5,14 @@ from itertools import product
 
 import pytest
 
-from rayplane.plan.activations import half_bytes, kept, layer_bytes, logit_bytes
-from rayplane.plan.catalog import device
-from rayplane.plan.compute import Microbatch
-from rayplane.plan.held import fullest
-from rayplane.plan.memory import StageMemory, in_flight, stage_memory, verdict
-from rayplane.plan.practice import Practice
-from rayplane.plan.share import chunk_params, parts, share
-from rayplane.plan.states import GRADIENT_BYTES, OPTIMIZER_BYTES, WEIGHT_BYTES
+from rayplane.plan.machine.catalog import device
+from rayplane.plan.step.activations import half_bytes, kept, layer_bytes, logit_bytes
+from rayplane.plan.step.compute import Microbatch
+from rayplane.plan.step.held import fullest
+from rayplane.plan.step.memory import StageMemory, in_flight, stage_memory, verdict
+from rayplane.plan.step.practice import Practice
+from rayplane.plan.step.share import chunk_params, parts, share
+from rayplane.plan.step.states import GRADIENT_BYTES, OPTIMIZER_BYTES, WEIGHT_BYTES
 from rayplane.spec.builders import BUILDERS
 from rayplane.spec.layout import Coord, Layout, even_boundaries
 from rayplane.spec.model import ModelSpec

@@ -2,12 +2,12 @@
 
 import pytest
 
-from rayplane.plan.catalog import described
-from rayplane.plan.place import place
-from rayplane.plan.report import as_json, report
-from rayplane.plan.runs import fleet
-from rayplane.plan.search import plan
-from rayplane.plan.train import Pricer, price
+from rayplane.plan.choice.place import place
+from rayplane.plan.choice.report import as_json, report
+from rayplane.plan.choice.search import plan
+from rayplane.plan.machine.catalog import described
+from rayplane.plan.step.runs import fleet
+from rayplane.plan.step.train import Pricer, price
 from rayplane.spec.cluster import ClusterSpec
 from rayplane.spec.cluster_section import ClusterSection, LinkSection, LinksSection, NodeSection
 from rayplane.spec.job import LayoutSection

@@ -2,9 +2,9 @@
 
 import pytest
 
-from rayplane.plan.catalog import device, homogeneous
-from rayplane.plan.network import Group, Network, beside_s
-from rayplane.plan.topology import topology
+from rayplane.plan.machine.catalog import device, homogeneous
+from rayplane.plan.machine.network import Group, Network, beside_s
+from rayplane.plan.machine.topology import topology
 from rayplane.spec.cluster import Link, Links
 from rayplane.spec.layout import Layout
 

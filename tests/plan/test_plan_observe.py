@@ -2,7 +2,7 @@
 
 import math
 
-from rayplane.plan.observe import Increases, of_increases, of_reports
+from rayplane.plan.measured.observe import Increases, of_increases, of_reports
 from rayplane.spec.report import StepReport
 
 

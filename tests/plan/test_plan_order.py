@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rayplane.plan.draft import SPLIT, action_cost
-from rayplane.plan.held import fullest, most_bytes
-from rayplane.plan.order import Order, Orders
-from rayplane.plan.pipe import Pipe, chunks_of_stages, lower_bound_s, stages_of
-from rayplane.plan.programs import CHUNK, PROGRAMS, Shape
-from rayplane.plan.programs import KINDS as OPS
-from rayplane.plan.recurrence import RECURRENCES
-from rayplane.plan.timeline import Timeline, play
+from rayplane.plan.step.draft import SPLIT, action_cost
+from rayplane.plan.step.held import fullest, most_bytes
+from rayplane.plan.step.order import Order, Orders
+from rayplane.plan.step.pipe import Pipe, chunks_of_stages, lower_bound_s, stages_of
+from rayplane.plan.step.programs import CHUNK, PROGRAMS, Shape
+from rayplane.plan.step.programs import KINDS as OPS
+from rayplane.plan.step.recurrence import RECURRENCES
+from rayplane.plan.step.timeline import Timeline, play
 from rayplane.spec.builders import BUILDERS, one_f_one_b
 from rayplane.spec.layout import Layout
 from rayplane.spec.passes import build

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rayplane.plan.partition import cut
+from rayplane.plan.step.partition import cut
 
 costs = st.integers(1, 9).map(float)
 

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayplane.errors import PlacementError
-from rayplane.plan.catalog import homogeneous
-from rayplane.plan.lacking import lacking
-from rayplane.plan.place import place
+from rayplane.plan.choice.lacking import lacking
+from rayplane.plan.choice.place import place
+from rayplane.plan.machine.catalog import homogeneous
 from rayplane.spec.cluster import ClusterSpec, Node
 from rayplane.spec.layout import Layout
 

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rayplane.plan.catalog import device, homogeneous
-from rayplane.plan.compute import Microbatch, attention_s, head, layer
-from rayplane.plan.draft import length_s, timeline
-from rayplane.plan.kernels import product_s
-from rayplane.plan.network import Group, Network
-from rayplane.plan.pipe import Pipe
-from rayplane.plan.practice import RAYPLANE, Practice
-from rayplane.plan.share import parts, share
-from rayplane.plan.train import Pricer, price
+from rayplane.plan.machine.catalog import device, homogeneous
+from rayplane.plan.machine.kernels import product_s
+from rayplane.plan.machine.network import Group, Network
+from rayplane.plan.step.compute import Microbatch, attention_s, head, layer
+from rayplane.plan.step.draft import length_s, timeline
+from rayplane.plan.step.pipe import Pipe
+from rayplane.plan.step.practice import RAYPLANE, Practice
+from rayplane.plan.step.share import parts, share
+from rayplane.plan.step.train import Pricer, price
 from rayplane.spec.cluster import ClusterSpec, Link
 from rayplane.spec.layout import Layout, even_boundaries
 from rayplane.spec.model import ModelSpec

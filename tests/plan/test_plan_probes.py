@@ -2,8 +2,8 @@
 
 import pytest
 
-from rayplane.plan.catalog import device, homogeneous
-from rayplane.plan.probes import LONGEST_S, Yardstick, merged, probes, usual
+from rayplane.plan.machine.catalog import device, homogeneous
+from rayplane.plan.measured.probes import LONGEST_S, Yardstick, merged, probes, usual
 from rayplane.spec.model import ModelSpec
 
 LLAMA = ModelSpec(layers=32, hidden=4096, heads=32, kv_heads=8, head_dim=128, mlp=14336, vocab=128256)

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from rayplane.errors import SpecError
-from rayplane.plan.catalog import device, homogeneous
-from rayplane.plan.network import Group, Network
-from rayplane.plan.profile import device_of, figures, in_words, with_profile
-from rayplane.plan.search import plan
+from rayplane.plan.choice.search import plan
+from rayplane.plan.machine.catalog import device, homogeneous
+from rayplane.plan.machine.network import Group, Network
+from rayplane.plan.step.profile import device_of, figures, in_words, with_profile
 from rayplane.spec.plan import Workload
 from tests.plan.profiles import MODEL, measured
 

@@ -12,9 +12,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from rayplane.errors import PlacementError
-from rayplane.plan.catalog import DeviceKind, described, device
-from rayplane.plan.search import plan
-from rayplane.plan.train import price
+from rayplane.plan.choice.search import plan
+from rayplane.plan.machine.catalog import DeviceKind, described, device
+from rayplane.plan.step.train import price
 from rayplane.spec.cluster import ClusterSpec, Link, Links
 from rayplane.spec.cluster_section import ClusterSection, NodeSection
 from rayplane.spec.layout import Layout
@@ -99,7 +99,7 @@ def with_memory(cluster: ClusterSpec, factor: float) -> ClusterSpec:
 @contextmanager
 def as_kind(kind: DeviceKind) -> Iterator[None]:
     """Every device priced as another one."""
-    with patch("rayplane.plan.profile.slowest", return_value=kind):
+    with patch("rayplane.plan.step.profile.slowest", return_value=kind):
         yield
 
 

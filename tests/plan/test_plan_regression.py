@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from rayplane.plan.regression import DRIFT, Belief, Row, faded, update
+from rayplane.plan.measured.regression import DRIFT, Belief, Row, faded, update
 
 TRUE = {"compute": 1.3, "host": 0.6, "tp": 2.0, "p2p": 1.7}
 PRIOR = {term: Belief(1.0, 0.4) for term in (*TRUE, "cp")}

@@ -3,9 +3,9 @@
 import json
 from dataclasses import replace
 
-from rayplane.plan.catalog import homogeneous
-from rayplane.plan.report import HEADERS, as_json, report, why
-from rayplane.plan.search import plan
+from rayplane.plan.choice.report import HEADERS, as_json, report, why
+from rayplane.plan.choice.search import plan
+from rayplane.plan.machine.catalog import homogeneous
 from rayplane.spec.cluster import ClusterSpec
 from rayplane.spec.job import LayoutSection
 from rayplane.spec.layout import Layout

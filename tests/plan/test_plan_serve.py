@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rayplane.plan.catalog import device
-from rayplane.plan.engine import RAYPLANE, Engine
-from rayplane.plan.kv import room
-from rayplane.plan.network import Network
-from rayplane.plan.serve import Replica
-from rayplane.plan.served import Cut, Formats, Served, known
+from rayplane.plan.machine.catalog import device
+from rayplane.plan.machine.network import Network
+from rayplane.plan.serving.engine import RAYPLANE, Engine
+from rayplane.plan.serving.kv import room
+from rayplane.plan.serving.serve import Replica
+from rayplane.plan.serving.served import Cut, Formats, Served, known
 from rayplane.spec.cluster import Link, Links
 
 FP8 = Formats("fp8", "fp8", "fp8")

@@ -2,9 +2,9 @@
 
 import pytest
 
-from rayplane.plan.catalog import homogeneous
-from rayplane.plan.serve_capacity import capacity_of
-from rayplane.plan.serving import plan_of
+from rayplane.plan.machine.catalog import homogeneous
+from rayplane.plan.serving.serve_capacity import capacity_of
+from rayplane.plan.serving.serving import plan_of
 from rayplane.spec.job import ServeJob
 from rayplane.spec.load import load_model
 

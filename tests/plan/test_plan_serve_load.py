@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rayplane.plan.batching import Batching, Request
-from rayplane.plan.catalog import device
-from rayplane.plan.engine import Engine
-from rayplane.plan.kv import Room, room
-from rayplane.plan.load import Load, Played, mean, percentile, play, saturating
-from rayplane.plan.network import Network
-from rayplane.plan.serve import Replica
-from rayplane.plan.served import Cut, Formats, known
+from rayplane.plan.machine.catalog import device
+from rayplane.plan.machine.network import Network
+from rayplane.plan.serving.batching import Batching, Request
+from rayplane.plan.serving.engine import Engine
+from rayplane.plan.serving.kv import Room, room
+from rayplane.plan.serving.load import Load, Played, mean, percentile, play, saturating
+from rayplane.plan.serving.serve import Replica
+from rayplane.plan.serving.served import Cut, Formats, known
 
 BARE = Engine(step_s=0.0, sequence_s=0.0, token_s=0.0, request_s=0.0, prompt_token_s=0.0, launch_us=0.0)
 """An engine of which nothing but the model takes time."""

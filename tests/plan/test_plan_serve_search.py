@@ -7,17 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayplane.errors import PlacementError, RayplaneError, SpecError
-from rayplane.plan.catalog import described, device
-from rayplane.plan.cores import Machines
-from rayplane.plan.engine import RAYPLANE
-from rayplane.plan.kv import room
-from rayplane.plan.load import Load, percentile, play, saturating
-from rayplane.plan.network import Network
-from rayplane.plan.serve import Replica
-from rayplane.plan.serve_plan import Demand
-from rayplane.plan.serve_price import Entry, sustained
-from rayplane.plan.serve_search import Pinned, plan_serving
-from rayplane.plan.served import Cut, Formats, Served, known
+from rayplane.plan.machine.catalog import described, device
+from rayplane.plan.machine.cores import Machines
+from rayplane.plan.machine.network import Network
+from rayplane.plan.serving.engine import RAYPLANE
+from rayplane.plan.serving.kv import room
+from rayplane.plan.serving.load import Load, percentile, play, saturating
+from rayplane.plan.serving.serve import Replica
+from rayplane.plan.serving.serve_plan import Demand
+from rayplane.plan.serving.serve_price import Entry, sustained
+from rayplane.plan.serving.serve_search import Pinned, plan_serving
+from rayplane.plan.serving.served import Cut, Formats, Served, known
 from rayplane.spec.cluster import ClusterSpec
 from rayplane.spec.cluster_section import ClusterSection, NodeSection
 from rayplane.spec.model import ModelSpec

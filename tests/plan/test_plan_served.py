@@ -5,7 +5,7 @@ import re
 import pytest
 
 from rayplane.errors import SpecError
-from rayplane.plan.served import Cut, Served, known, part
+from rayplane.plan.serving.served import Cut, Served, known, part
 from rayplane.spec.model import ModelSpec
 
 SIZES = {

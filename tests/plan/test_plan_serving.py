@@ -9,15 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayplane.errors import PlacementError, RayplaneError
-from rayplane.plan.catalog import described, device
-from rayplane.plan.cores import machines
-from rayplane.plan.network import Network
-from rayplane.plan.serve import Replica
-from rayplane.plan.serve_explain import serve_object, serve_report
-from rayplane.plan.serve_plan import ServePlan
-from rayplane.plan.serve_rules import BALANCED, CHEAPEST, FASTEST, GIVEN, NEAREST
-from rayplane.plan.served import Cut, known
-from rayplane.plan.serving import asked_of, plan_of
+from rayplane.plan.machine.catalog import described, device
+from rayplane.plan.machine.cores import machines
+from rayplane.plan.machine.network import Network
+from rayplane.plan.serving.serve import Replica
+from rayplane.plan.serving.serve_explain import serve_object, serve_report
+from rayplane.plan.serving.serve_plan import ServePlan
+from rayplane.plan.serving.serve_rules import BALANCED, CHEAPEST, FASTEST, GIVEN, NEAREST
+from rayplane.plan.serving.served import Cut, known
+from rayplane.plan.serving.serving import asked_of, plan_of
 from rayplane.spec.cluster import ClusterSpec
 from rayplane.spec.cluster_section import ClusterSection, NodeSection
 from rayplane.spec.job import ServeJob

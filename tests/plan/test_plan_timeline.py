@@ -5,9 +5,9 @@ from itertools import pairwise
 
 import pytest
 
-from rayplane.plan.draft import action_cost
-from rayplane.plan.pipe import Pipe
-from rayplane.plan.timeline import Timeline, play
+from rayplane.plan.step.draft import action_cost
+from rayplane.plan.step.pipe import Pipe
+from rayplane.plan.step.timeline import Timeline, play
 from rayplane.spec.layout import Layout
 from rayplane.spec.passes import build
 from rayplane.spec.schedule import Action, Op, Schedule, ScheduleError

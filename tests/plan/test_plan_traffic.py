@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from rayplane.plan.catalog import homogeneous
-from rayplane.plan.traffic import Passage, over_cp, over_pp, over_tp
-from rayplane.plan.train import Pricer
-from rayplane.plan.weight_traffic import over_dp
+from rayplane.plan.machine.catalog import homogeneous
+from rayplane.plan.step.train import Pricer
+from rayplane.plan.why.traffic import Passage, over_cp, over_pp, over_tp
+from rayplane.plan.why.weight_traffic import over_dp
 from rayplane.spec.layout import Layout, even_boundaries
 from rayplane.spec.model import ModelSpec
 from rayplane.spec.plan import Workload

@@ -3,13 +3,13 @@
 import pytest
 
 from rayplane.errors import SpecError
-from rayplane.plan.catalog import described, device, homogeneous
-from rayplane.plan.change import ALIASES, How, changes
-from rayplane.plan.changed import CHANGES, Setting
-from rayplane.plan.explain import explain
-from rayplane.plan.profile import with_profile
-from rayplane.plan.study import Study, study
-from rayplane.plan.whatif import setting_of, what_if
+from rayplane.plan.machine.catalog import described, device, homogeneous
+from rayplane.plan.step.profile import with_profile
+from rayplane.plan.why.change import ALIASES, How, changes
+from rayplane.plan.why.changed import CHANGES, Setting
+from rayplane.plan.why.explain import explain
+from rayplane.plan.why.study import Study, study
+from rayplane.plan.why.whatif import setting_of, what_if
 from rayplane.spec.cluster import ClusterSpec
 from rayplane.spec.cluster_section import ClusterSection, NodeSection
 from rayplane.spec.job import LayoutSection

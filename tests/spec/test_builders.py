@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rayplane.plan.timeline import play
+from rayplane.plan.step.timeline import play
 from rayplane.spec import builders as module
 from rayplane.spec.builders import BUILDERS, forward_only, interleaved
 from rayplane.spec.layout import split

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from rayplane.errors import RayplaneError
-from rayplane.plan.timeline import play
+from rayplane.plan.step.timeline import play
 from rayplane.spec import builders
 from rayplane.spec.layout import Layout
 from rayplane.spec.passes import add_communication, add_step, build

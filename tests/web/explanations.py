@@ -3,8 +3,8 @@
 from dataclasses import replace
 from functools import cache
 
-from rayplane.plan.explanation import Answer, Axis, Explanation, Point, StageShare, Sweep, Traffic, Waterfall, WhatIf
-from rayplane.plan.timeline import Timeline, play
+from rayplane.plan.step.timeline import Timeline, play
+from rayplane.plan.why.explanation import Answer, Axis, Explanation, Point, StageShare, Sweep, Traffic, Waterfall, WhatIf
 from rayplane.spec.cluster import ClusterSpec, Link, Links, Node
 from rayplane.spec.layout import Layout, even_boundaries
 from rayplane.spec.passes import build

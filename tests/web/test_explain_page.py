@@ -7,10 +7,10 @@ import pytest
 from explanations import explanation
 from parsed import Parsed, pictures, shapes
 
-from rayplane.plan.catalog import homogeneous
-from rayplane.plan.explain import explain
-from rayplane.plan.memory import gigabytes
-from rayplane.plan.report import report, seconds
+from rayplane.plan.choice.report import report, seconds
+from rayplane.plan.machine.catalog import homogeneous
+from rayplane.plan.step.memory import gigabytes
+from rayplane.plan.why.explain import explain
 from rayplane.spec.model import ModelSpec
 from rayplane.spec.plan import Workload
 from rayplane.web.explain_page import render

@@ -8,7 +8,7 @@ import pytest
 from explanations import timeline
 from parsed import pictures, shapes, share
 
-from rayplane.plan.timeline import Timeline
+from rayplane.plan.step.timeline import Timeline
 from rayplane.spec.schedule import Action, Op, Span
 from rayplane.web.bars import HEIGHT, Column, Part, columns, strip
 from rayplane.web.gantt import EXACT, gantt

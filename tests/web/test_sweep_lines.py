@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from explanations import sweeps
 
-from rayplane.plan.explanation import Point, Sweep
+from rayplane.plan.why.explanation import Point, Sweep
 from rayplane.spec.layout import Layout
 from rayplane.web.lines import Mark
 from rayplane.web.sections.sweep_lines import drawing

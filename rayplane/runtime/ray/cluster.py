@@ -18,8 +18,8 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 
 from rayplane.errors import PlacementError
-from rayplane.plan.catalog import device, homogeneous
-from rayplane.plan.names import kind_of
+from rayplane.plan.machine.catalog import device, homogeneous
+from rayplane.plan.machine.names import kind_of
 from rayplane.runtime.guardian import end, guarded
 from rayplane.runtime.patience import GaveUp, Patience
 from rayplane.runtime.ray.shortage import Host, Want, shortage

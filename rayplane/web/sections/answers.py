@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rayplane.plan.explanation import Answer, Explanation
+from rayplane.plan.why.explanation import Answer, Explanation
 from rayplane.web.markup import Markup, tag
 from rayplane.web.sections.parts import block
 

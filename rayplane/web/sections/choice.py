@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rayplane.plan.explanation import Explanation, Waterfall
-from rayplane.plan.memory import gigabytes
-from rayplane.plan.report import seconds
+from rayplane.plan.choice.report import seconds
+from rayplane.plan.step.memory import gigabytes
+from rayplane.plan.why.explanation import Explanation, Waterfall
 from rayplane.spec.plan import Rejected
 from rayplane.web.bars import Part, strip
 from rayplane.web.markup import Markup, join, tag

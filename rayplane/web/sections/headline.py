@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rayplane.plan.explanation import Explanation
-from rayplane.plan.memory import gigabytes
-from rayplane.plan.report import report, seconds
+from rayplane.plan.choice.report import report, seconds
+from rayplane.plan.step.memory import gigabytes
+from rayplane.plan.why.explanation import Explanation
 from rayplane.spec.layout import AXES
 from rayplane.web.markup import Child, Markup, tag
 from rayplane.web.sections.parts import chip

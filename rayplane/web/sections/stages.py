@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rayplane.plan.explanation import Explanation, StageShare
-from rayplane.plan.report import seconds
+from rayplane.plan.choice.report import seconds
+from rayplane.plan.why.explanation import Explanation, StageShare
 from rayplane.web.bars import Column, Part, columns, strip
 from rayplane.web.gantt import gantt
 from rayplane.web.markup import Markup, tag

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from rayplane.plan.explanation import Point, Sweep
-from rayplane.plan.report import seconds
+from rayplane.plan.choice.report import seconds
+from rayplane.plan.why.explanation import Point, Sweep
 from rayplane.web.lines import Axes, Mark, Series, lowest
 from rayplane.web.units import percent, round_percent, round_seconds
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rayplane.plan.explanation import Explanation, Sweep
-from rayplane.plan.memory import gigabytes
-from rayplane.plan.report import seconds
+from rayplane.plan.choice.report import seconds
+from rayplane.plan.step.memory import gigabytes
+from rayplane.plan.why.explanation import Explanation, Sweep
 from rayplane.web.lines import lines
 from rayplane.web.markup import Markup, tag
 from rayplane.web.palette import colours

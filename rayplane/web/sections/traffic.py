@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rayplane.plan.explanation import Axis, Explanation
-from rayplane.plan.report import seconds
+from rayplane.plan.choice.report import seconds
+from rayplane.plan.why.explanation import Axis, Explanation
 from rayplane.web.bars import Part, strip
 from rayplane.web.markup import Markup, tag
 from rayplane.web.sections.parts import block, chip

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rayplane.plan.explanation import Explanation, WhatIf
-from rayplane.plan.report import seconds
+from rayplane.plan.choice.report import seconds
+from rayplane.plan.why.explanation import Explanation, WhatIf
 from rayplane.web.bars import Part, strip
 from rayplane.web.markup import Child, Markup, tag
 from rayplane.web.sections.parts import block

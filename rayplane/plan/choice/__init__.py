@@ -1,0 +1,1 @@
+"""The choice of a layout, its place on the cluster, and the reasons."""

@@ -1,0 +1,1 @@
+"""What calibration and running jobs show, and what it says of the predictions."""

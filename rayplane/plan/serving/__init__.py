@@ -1,0 +1,1 @@
+"""The price and the choice of serving layouts."""

@@ -1,0 +1,1 @@
+"""The price of a training step: seconds and bytes of a layout."""

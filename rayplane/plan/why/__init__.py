@@ -1,0 +1,1 @@
+"""Why a plan is as it is: sweeps, arithmetic, what-ifs, answers."""
