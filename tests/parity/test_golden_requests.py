@@ -98,6 +98,8 @@ def test_all_prompts_at_once(replica):
 
 
 def test_in_a_crowd_and_again_from_the_prefix_cache(replica):
+    if not ALL and replica.layout.size > 2:
+        pytest.skip("more than two ranks have no crowd but where GOLDEN_ALL is set")
     golden = answers() if ALL else shortened(answers(*FEW), 12)
     engine = replica.engine(chunk=64)
     assert_equal(replica.answers(engine, submits(golden) + others(32, first=len(golden))), golden)
