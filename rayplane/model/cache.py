@@ -6,6 +6,7 @@ element 4, 2, 1, 1 for fp32, bf16, int8, fp8                        scale 4 for 
 
 from __future__ import annotations
 
+import mmap
 from dataclasses import dataclass
 
 import torch
@@ -77,4 +78,8 @@ def make_cache(spec: CacheSpec, heads: Heads, layers: int, blocks: int, device: 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str) -> Tensor:
     size = torch.Size(shape).numel()
-    return torch.zeros(size + SPARE, dtype=dtype, device=device)[:size].view(shape)
+    if torch.device(device).type != "cpu":
+        return torch.zeros(size + SPARE, dtype=dtype, device=device)[:size].view(shape)
+    # Pages that the system clears when they are first used: a cache takes no more memory than was ever in it.
+    pages = mmap.mmap(-1, (size + SPARE) * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(pages, dtype=torch.uint8).view(dtype)[:size].view(shape)

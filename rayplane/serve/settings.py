@@ -1,6 +1,6 @@
 """What a serving job means for one rank of a replica: limits of the scheduler, sizes of buffers and of the cache.
 
-step       max_tokens   serve.batch.max_tokens; 8192, or 512 on CPUs
+step       max_tokens   serve.batch.max_tokens; 8192, or 512 on CPUs, of which at most 256 are of prompts
 logits     max_rows     a row per sequence and draft, of those that fit into a step
 cache      blocks       as many as memory holds, but no more than max_sequences sequences of max_context tokens need
 
@@ -24,6 +24,8 @@ from rayplane.spec.model import ModelSpec
 from rayplane.spec.source import load_model, model_folder
 
 STEP_TOKENS, STEP_TOKENS_ON_CPU = 8192, 512
+PROMPT_TOKENS_ON_CPU = 256
+"""Of a step that also decodes: a larger part of prompts would hold up the next tokens of the others, and is computed no faster."""
 CPU_CACHE_BYTES = 4 * 2**30
 """Of all ranks of a replica together."""
 WORKSPACE = 0.1
@@ -37,6 +39,8 @@ class Settings:
     job: ServeJob
     spec: ModelSpec
     serving: Serving
+    prompt_tokens: int
+    """Most tokens of prompts in a step."""
 
     @property
     def num_drafts(self) -> int:
@@ -60,7 +64,7 @@ class Settings:
             block_size=block,
             max_sequences=serve.batch.max_sequences,
             max_batch_tokens=self.serving.max_tokens,
-            prefill_tokens=self.serving.max_tokens,
+            prefill_tokens=self.prompt_tokens,
             batches_in_flight=stages,
             prefix_cache=serve.kv.prefix_cache,
             num_drafts=self.num_drafts,
@@ -86,7 +90,8 @@ def settings_of(job: ServeJob, device: torch.device, threads: int) -> Settings:
         threads=threads,
         timeout_s=job.limits.step_timeout_s,
     )
-    return Settings(job, spec, serving)
+    most = PROMPT_TOKENS_ON_CPU if device.type == "cpu" and not serve.batch.max_tokens else max_tokens
+    return Settings(job, spec, serving, most)
 
 
 def cache_blocks(settings: Settings, mesh: Mesh) -> int:

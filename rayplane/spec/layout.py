@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, groupby
-from typing import Literal
+from typing import Any, Literal
 
 Axis = Literal["dp", "pp", "cp", "tp"]
 AXES: tuple[Axis, ...] = ("dp", "pp", "cp", "tp")
@@ -87,6 +87,12 @@ class Layout:
     recompute_layers: int = 0
     cp_method: str = "ring"
     boundaries: tuple[int, ...] = ()
+
+    def but(self, **changes: Any) -> Layout:
+        """The same with some fields changed; quicker than dataclasses.replace, for a search that does it ten thousand times."""
+        out = object.__new__(Layout)
+        out.__dict__.update({name: getattr(self, name) for name in Layout.__dataclass_fields__}, **changes)
+        return out
 
     @property
     def size(self) -> int:

@@ -160,6 +160,19 @@ def test_the_head_does_its_backward_in_the_forward() -> None:
     assert layer(work).weight_grad < layer(work).input_grad, "attention's backward belongs to the input gradient"
 
 
+def test_the_loss_passes_over_its_logits_in_memory() -> None:
+    """24 bytes a logit: six passes in fp32, beside the product and one addition to the weight's gradient."""
+    h100 = device("h100-sxm")
+    once, twice = (head(Microbatch(MODEL, share(parts(MODEL), 1), h100, "bf16", 2048, n)) for n in (4, 8))
+    logits = 4 * 2048 * MODEL.vocab
+    passes_s = 24 * logits / (h100.hbm_gbytes_s * 1e9)
+    product_s = 3 * 2 * logits * MODEL.hidden / h100.peak_flops["bf16"]
+    more_s = twice.total - once.total
+    assert more_s > passes_s + product_s, "what more tokens cost, at peak rates"
+    assert more_s < 2.5 * (passes_s + product_s)
+    assert passes_s > 0.2 * product_s, "else this test would not see the passes"
+
+
 @pytest.mark.parametrize("method", ["ring", "gather"])
 def test_cp_cuts_the_activations_and_communicates(method: str) -> None:
     whole = price(MODEL, WORK, H100S, Layout(dp=4, micro_batch=2))

@@ -54,7 +54,7 @@ inline int64_t meet_ranks(SharedHeader* header, int64_t rank, int64_t ranks, dou
             if (turn < 1024 || turn % 1024) continue;
             if (int64_t failed = header->failed.load()) return failed;
             const double waited_s = std::chrono::duration<double>(Clock::now() - begin).count();
-            if (waited_s > 2e-3) {
+            if (waited_s > 2e-4) {
                 const timespec nap{0, 50000};
                 nanosleep(&nap, nullptr);
             }

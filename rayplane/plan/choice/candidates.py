@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 
 from rayplane.plan.machine.topology import Topology
@@ -126,12 +126,12 @@ def variants(space: Space, degrees: Layout) -> list[Ladder]:
     runs = product(SCHEDULES, num_chunks) if degrees.pp > 1 else (("1f1b", 1),)
     # Neighbours share what a microbatch takes, which sp changes.
     kinds = [
-        replace(degrees, schedule=name, vpp=v, sp=sp, zero=zero, shard=shard)
+        degrees.but(schedule=name, vpp=v, sp=sp, zero=zero, shard=shard)
         for sp, (name, v), (zero, shard) in product((False, True) if degrees.tp > 1 else (False,), runs, _zeros(space, degrees))
     ]
     batch = space.workload.global_batch
     sizes = micro_batches(split(batch, degrees.dp, 0)[1])
-    ladders = ([replace(kind, micro_batch=n) for n in sizes] for kind in kinds if not unsupported(kind))
+    ladders = ([kind.but(micro_batch=n) for n in sizes] for kind in kinds if not unsupported(kind))
     possible = ([layout for layout in ladder if not unequal(layout, batch)] for ladder in ladders)
     return [ladder for ladder in possible if ladder]
 
@@ -153,11 +153,11 @@ def leaner(layout: Layout, global_batch: int) -> list[Layout]:
         return []
     out = []
     if layout.recompute_layers:
-        out.append(replace(layout, recompute_layers=0))
+        out.append(layout.but(recompute_layers=0))
     elif layout.recompute != RECOMPUTE[-1]:
-        out.append(replace(layout, recompute=RECOMPUTE[RECOMPUTE.index(layout.recompute) + 1]))
+        out.append(layout.but(recompute=RECOMPUTE[RECOMPUTE.index(layout.recompute) + 1]))
     if replicas > 1 and layout.zero < MAX_ZERO:
-        out.append(replace(layout, zero=layout.zero + 1))
+        out.append(layout.but(zero=layout.zero + 1))
     return [x for x in out if not unsupported(x) and not unequal(x, global_batch)]
 
 

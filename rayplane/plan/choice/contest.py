@@ -14,7 +14,7 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from rayplane.plan.choice.candidates import RECOMPUTE, Ladder
 from rayplane.plan.choice.refused import Records, Why
@@ -80,7 +80,7 @@ class Contest:
         self._asked.add(ladder[0].recompute)
         needed = [ladder[0]]
         for layout in ladder:
-            needed = self._offer([replace(n, micro_batch=layout.micro_batch) for n in needed])
+            needed = self._offer([n.but(micro_batch=layout.micro_batch) for n in needed])
             if not needed:
                 return
 
@@ -105,11 +105,11 @@ class Contest:
         outline = self.pricer.counted(outline)
         if outline.memory_bytes > self.pricer.device_bytes:
             self._large(outline)
-            self._offer([replace(x, boundaries=()) for x in self.less(outline.layout)])
+            self._offer([x.but(boundaries=()) for x in self.less(outline.layout)])
             return
         if not entry.exact:
             if self._entry(outline, 0.0, exact=True).tight and not entry.tight:
-                self._offer([replace(x, boundaries=()) for x in self.less(outline.layout)])
+                self._offer([x.but(boundaries=()) for x in self.less(outline.layout)])
             self._fits(outline)
             if fewer := self._fewest(outline):
                 heapq.heappush(self.queue, self._entry(fewer, self.pricer.at_least_s(fewer), exact=True))
@@ -170,10 +170,10 @@ class Contest:
             return None
         tight = TIGHT * self.pricer.device_bytes
         limit = tight if outline.memory_bytes <= tight else self.pricer.device_bytes
-        without = self._counted(replace(layout, recompute="none", boundaries=())).memory_bytes
+        without = self._counted(layout.but(recompute="none", boundaries=())).memory_bytes
         saved = max(1, without - outline.memory_bytes)
         for layers in range(max(1, math.ceil(most * (without - limit) / saved)), most):
-            fewer = self._counted(replace(layout, recompute_layers=layers, boundaries=()))
+            fewer = self._counted(layout.but(recompute_layers=layers, boundaries=()))
             if fewer.memory_bytes <= limit:
                 return fewer
         return None

@@ -80,7 +80,7 @@ class Pricer:
         runs, samples = self.fleet.runs(layout), _samples(layout, self.workload.global_batch)
         held = memory.in_flight(layout, len(samples))
         if not layout.boundaries:
-            layout = replace(layout, boundaries=self._boundaries(layout, runs, held))
+            layout = layout.but(boundaries=self._boundaries(layout, runs, held))
         fullest = self._fullest(layout, runs, held)
         return Outline(layout, samples, fullest, self._load_bytes(runs, fullest), layout.schedule in RECURRENCES, runs)
 
