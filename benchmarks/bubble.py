@@ -46,7 +46,7 @@ from rayplane.train.trace import Tracer
 Tensor = torch.Tensor
 STAGES, SEQ_LEN, HIDDEN = 4, 8, 8
 FORWARD_S, INPUT_S, WEIGHT_S = 0.024, 0.028, 0.020
-SCHEDULES = {"gpipe": 1, "1f1b": 1, "interleaved": 2, "zb-h1": 1, "zbv": 2}
+SCHEDULES = {"gpipe": 1, "1f1b": 1, "interleaved": 2, "zb-h1": 1, "zb-h2": 1, "zbv": 2}
 """Chunks a stage by schedule."""
 RECORDED = TraceSection(first=2, steps=2)
 
