@@ -114,6 +114,8 @@ class Host:
             self._done(self._hub.receive())
         elif not ready:
             self._stand()
+            if not self._engine.has_work:
+                self._reporter.idle()
 
     def _done(self, drawn: list[Sampled]) -> None:
         self._port.send(self._engine.done(drawn, time.monotonic()))

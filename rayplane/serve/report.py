@@ -31,6 +31,11 @@ class Reporter:
         if time.monotonic() >= self._due_s:
             self.tell()
 
+    def idle(self) -> None:
+        """Nothing is left to do: what was not told yet is told now, for the order to end may come before the next step."""
+        if self._steps:
+            self.tell()
+
     def tell(self) -> None:
         """Report now, whatever has happened since the last time."""
         phases = self._mesh.clock.take()
