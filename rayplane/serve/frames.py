@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
-from enum import Enum
-from typing import Any
+from dataclasses import fields
 
 import msgpack
 from pydantic import TypeAdapter, ValidationError
 
 from rayplane.errors import RayplaneError
+from rayplane.serve.plain import plain
 from rayplane.serve.wire import Cancel, Frame, Hello, Leave, Pulse, Refused, Submit, Tokens, Welcome
 
 MAX_FRAME_BYTES = 16 * 2**20
@@ -38,20 +37,10 @@ class FrameError(Exception):
 
 def encode(frame: Frame) -> bytes:
     """A frame as bytes, its length before it. FrameError where it would be larger than any reader takes."""
-    body: bytes = msgpack.packb([NUMBERS[type(frame)], _plain(frame)], default=_plain)
+    body: bytes = msgpack.packb([NUMBERS[type(frame)], plain(frame)], default=plain)
     if len(body) > MAX_FRAME_BYTES:
         raise FrameError(f"a frame of {len(body)} bytes; the most is {MAX_FRAME_BYTES}")
     return LENGTH.pack(len(body)) + body
-
-
-def _plain(value: Any) -> Any:
-    if is_dataclass(value):
-        return {f.name: getattr(value, f.name) for f in fields(value)}
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, frozenset):
-        return sorted(value)
-    raise TypeError(f"{type(value).__name__} does not travel")
 
 
 class FrameReader:

@@ -5,13 +5,12 @@ b"" | msgpack({admissions: [...], ended: [...]})        only sequences that appe
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, is_dataclass
-from enum import Enum
-from typing import Any
+from dataclasses import dataclass
 
 import msgpack
 from pydantic import TypeAdapter
 
+from rayplane.serve.plain import plain
 from rayplane.serve.sampling import SamplingParams
 
 
@@ -41,20 +40,10 @@ _READER = TypeAdapter(Notes)
 
 def encode(notes: Notes) -> bytes:
     """As bytes, which travel with the step."""
-    packed: bytes = msgpack.packb(_plain(notes), default=_plain)
+    packed: bytes = msgpack.packb(plain(notes), default=plain)
     return packed
 
 
 def decode(notes: bytes) -> Notes:
     """What `encode` was given; nothing for no bytes."""
     return _READER.validate_python(msgpack.unpackb(notes), strict=False) if notes else Notes()
-
-
-def _plain(value: Any) -> Any:
-    if is_dataclass(value):
-        return {f.name: getattr(value, f.name) for f in fields(value)}
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, frozenset):
-        return sorted(value)
-    raise TypeError(f"{type(value).__name__} does not travel")
