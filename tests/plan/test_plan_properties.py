@@ -187,8 +187,8 @@ def test_more_layers_more_tokens_and_more_samples_take_longer(
     layout = data.draw(layouts(model, work, on.num_devices))
     before_s = step_s(model, work, on, layout)
     assert step_s(replace(model, layers=model.layers + layout.num_chunks), work, on, layout) > before_s
-    # More compute hides more of what replicas tell each other, and a step that launches bind hardly grows.
-    assert step_s(model, replace(work, seq_len=2 * work.seq_len), on, layout) > 0.97 * before_s
+    # Where launches bind, more tokens hardly lengthen compute while its kernels hide more of what replicas tell each other.
+    assert step_s(model, replace(work, seq_len=2 * work.seq_len), on, layout) > 0.9 * before_s
     assert step_s(model, replace(work, global_batch=2 * work.global_batch), on, layout) > before_s
 
 
