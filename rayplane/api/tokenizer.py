@@ -25,6 +25,8 @@ from rayplane.train.gguf_tokenizer import hf_files
 
 FIELD = "serve.tokenizer"
 FILES = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja")
+PROBES = ("a", "0", ".", "\n")
+"""Texts of which some tokenizer that is asked for knows one."""
 BYTE_FALLBACK = re.compile(r"<0x([0-9A-F]{2})>")
 
 
@@ -45,6 +47,9 @@ class TextTokenizer:
     """Jinja; empty when there is none."""
     words: Mapping[str, str]
     """What the template knows beside the messages: bos_token and the like."""
+    begin: tuple[int, ...] = ()
+    end: tuple[int, ...] = ()
+    """What stands before and behind a text that is a prompt; a conversation has what its template says."""
 
     @property
     def vocab(self) -> int:
@@ -55,7 +60,8 @@ class TextTokenizer:
         """Ids of a text; with `special` also those that the model's texts begin or end with."""
         if self.model is None:
             return tuple(text.encode())
-        return tuple(self.model.encode(text, add_special_tokens=special).ids)
+        ids = self.model.encode(text, add_special_tokens=False).ids
+        return (*self.begin, *ids, *self.end) if special else tuple(ids)
 
     def decode(self, ids: Sequence[int], skip_special: bool) -> str:
         """The text of ids."""
@@ -108,7 +114,24 @@ def _from_files(files: Mapping[str, bytes]) -> TextTokenizer:
     words = {name: _token_text(config[name]) for name in ("bos_token", "eos_token", "unk_token", "pad_token") if config.get(name)}
     template = files[FILES[3]].decode() if FILES[3] in files else _template(config.get("chat_template"))
     ends = _end_tokens(model, words.get("eos_token"), json.loads(files.get(FILES[2], b"{}")))
-    return TextTokenizer(model, pieces, spoken, exact, ends, template, words)
+    return TextTokenizer(model, pieces, spoken, exact, ends, template, words, *_around(model, config, words))
+
+
+def _around(
+    model: tokenizers.Tokenizer, config: Mapping[str, Any], words: Mapping[str, str]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """What tokenizer.json puts around a text, but that add_bos_token and add_eos_token have the last word, where they are given."""
+    probe = next((text for text in PROBES if model.encode(text, add_special_tokens=False).ids), "")
+    plain, whole = (tuple(model.encode(probe, add_special_tokens=special).ids) for special in (False, True))
+    at = next((i for i in range(len(whole)) if whole[i : i + len(plain)] == plain), 0)
+    begin, end = whole[:at], whole[at + len(plain) :]
+    bos, eos = (model.token_to_id(words.get(f"{name}_token", "")) for name in ("bos", "eos"))
+    adds_bos, adds_eos = config.get("add_bos_token"), config.get("add_eos_token")
+    if bos is not None and adds_bos is not None and adds_bos != (begin[:1] == (bos,)):
+        begin = (bos, *begin) if adds_bos else begin[1:]
+    if eos is not None and adds_eos is not None and adds_eos != (end[-1:] == (eos,)):
+        end = (*end, eos) if adds_eos else end[:-1]
+    return begin, end
 
 
 def _token_text(token: Any) -> str:

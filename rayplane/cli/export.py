@@ -15,21 +15,21 @@ from rayplane.control.checkpoints import newest
 from rayplane.errors import CheckpointError, Problem, SpecError
 from rayplane.spec.hf_export import hf_family
 from rayplane.spec.load import load_model, load_training, model_folder
+from rayplane.spec.manifest import NAME, Manifest, differences
 from rayplane.spec.tokenizer import data_section
 from rayplane.train.export import export as write
 from rayplane.train.export import tokenizer_files
-from rayplane.train.manifest import NAME, Manifest, differences
 
 
 def export(
     checkpoint: Annotated[Path, typer.Argument(help="A checkpoint's folder, or a job's checkpoint.dir for its newest one.")],
     out: Annotated[Path, typer.Argument(help="Folder to write; it must not exist, or be empty.")],
-    job: Annotated[Path | None, typer.Option("--job", help="The job file, to copy its tokenizer's files too.")] = None,
+    job: Annotated[Path | None, typer.Option("--job", help="The job file, for its tokenizer; else the checkpoint's.")] = None,
     bf16: Annotated[bool, typer.Option("--bf16", help="Round the fp32 weights to bf16.")] = False,
 ) -> None:
     """Write a checkpoint as a Hugging Face folder (config.json, safetensors, tokenizer), which `transformers` loads."""
     folder = _folder(checkpoint)
-    extra = _tokenizer_of(job, folder) if job else {}
+    extra = _tokenizer_of(job, folder) if job else tokenizer_files(str(folder), None)
     dtype = "bf16" if bf16 else "fp32"
     done = write(folder, out, dtype, extra)
     size = f"{hf_family(done.spec)}, {count(done.spec.num_params)} parameters, {done.num_bytes / 1e6:.2f} MB of {dtype}"

@@ -13,7 +13,7 @@ from pathlib import Path
 from rayplane.api.tokenizer import open_tokenizer
 from rayplane.errors import RayplaneError
 from rayplane.spec.job import ServeJob
-from rayplane.spec.tokenizer import BYTES, tokenizer_place
+from rayplane.spec.tokenizer import BYTES, named_tokenizer
 from rayplane.train.gguf_tokenizer import hf_files
 
 FIELD = "serve.tokenizer"
@@ -34,9 +34,10 @@ class ServeTokenizer:
 
 def serve_tokenizer(job: ServeJob, directory: Path) -> ServeTokenizer:
     """The one that the job names; what has to be written out goes below `directory`. SpecError, DataError."""
-    if job.serve.tokenizer == BYTES:
+    named = named_tokenizer(job.serve.tokenizer, job.model, FIELD)
+    if named == BYTES:
         return ServeTokenizer(BYTES, "", tuple(sorted(open_tokenizer(BYTES).end_tokens)))
-    place = tokenizer_place(job.serve.tokenizer, job.model, FIELD).absolute()
+    place = Path(named).absolute()
     if place.suffix == ".gguf":
         place = _written_out(place, directory / "tokenizer")
     elif place.is_dir():

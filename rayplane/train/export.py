@@ -10,22 +10,21 @@ from __future__ import annotations
 
 import json
 import shutil
-import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
+import torch
 
 from rayplane.errors import CheckpointError, Problem, SpecError
+from rayplane.model.checkpoint_source import Boxes
 from rayplane.model.names import hf_names
 from rayplane.spec.hf_export import to_hf_config
+from rayplane.spec.manifest import Manifest
 from rayplane.spec.model import ModelSpec
-from rayplane.spec.sharding import TensorSpec
+from rayplane.spec.sharding import Chunk, TensorSpec
 from rayplane.train.gguf_tokenizer import hf_files
-from rayplane.train.manifest import Box, Manifest
 from rayplane.train.shards import Entry, Floats, write_shards
 
 DTYPES = {"fp32": ("F32", "float32"), "bf16": ("BF16", "bfloat16")}
@@ -61,7 +60,7 @@ def export(checkpoint: Path, out: Path, dtype: str = "fp32", extra: Mapping[str,
     stored_dtype, config_dtype = DTYPES[dtype]
     config, parts = to_hf_config(spec, config_dtype), _stored(spec)
     entries = [Entry(name, parts[name].shape, stored_dtype) for name in parts]
-    boxes = _Boxes(checkpoint, manifest)
+    boxes = Boxes(checkpoint, manifest, "export an older checkpoint")
     temporary = out.with_name(f".{out.name}.tmp")
     try:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -98,8 +97,8 @@ class _Assembly:
     parts: tuple[TensorSpec, ...]
     transposed: bool
 
-    def assemble(self, boxes: _Boxes) -> Floats:
-        whole = np.concatenate([boxes.tensor(t) for t in self.parts])
+    def assemble(self, boxes: Boxes) -> Floats:
+        whole = np.concatenate([_whole(boxes, tensor) for tensor in self.parts])
         return np.ascontiguousarray(whole.T) if self.transposed else whole
 
 
@@ -115,32 +114,7 @@ def _stored(spec: ModelSpec) -> dict[str, _Assembly]:
     return assemblies
 
 
-class _Boxes:
-    """Reads the fp32 weights of a checkpoint; the bytes of each box are checked."""
-
-    def __init__(self, folder: Path, manifest: Manifest):
-        self._folder, self._manifest = folder, manifest
-        self._open: dict[str, Any] = {}
-
-    def tensor(self, tensor: TensorSpec) -> Floats:
-        """A whole tensor."""
-        whole, filled = np.empty(tensor.shape, dtype=np.float32), 0
-        for box, values in self._read(tensor.name):
-            whole[box.chunk.slices] = values
-            filled += values.size
-        if filled != whole.size:
-            raise CheckpointError(f"{self._folder}: {tensor.name} is incomplete: {filled} of {whole.size} elements")
-        return whole
-
-    def _read(self, name: str) -> Iterator[tuple[Box, Floats]]:
-        for box in self._manifest.tensors.get(f"model/{name}", ()):
-            path = self._folder / box.file
-            try:
-                if box.file not in self._open:
-                    self._open[box.file] = safe_open(path, framework="numpy")
-                values: Floats = self._open[box.file].get_tensor(box.key)
-            except (OSError, SafetensorError) as error:
-                raise CheckpointError(f"{path}: cannot read {box.key} ({error}); export an older checkpoint") from error
-            if zlib.crc32(values.data) != box.crc32:
-                raise CheckpointError(f"{path}: {box.key} is damaged (its checksum differs); export an older checkpoint")
-            yield box, values
+def _whole(boxes: Boxes, tensor: TensorSpec) -> Floats:
+    out = torch.empty(tensor.shape)
+    boxes.fill(f"model/{tensor.name}", Chunk((0,) * len(tensor.shape), tensor.shape), out)
+    return out.numpy()

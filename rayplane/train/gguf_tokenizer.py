@@ -10,27 +10,48 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from rayplane.errors import DataError
 from rayplane.spec.gguf_header import read_gguf_header
 from rayplane.spec.gguf_tokenizer import GgufTokenizer, Split, gguf_tokenizer
 
+AROUND = ("begin", "adds_begin", "adds_end")
+"""What the ids of documents do not depend on."""
+
 
 def read_gguf_tokenizer(file: Path) -> tuple[Tokenizer, str, int | None]:
     """(tokenizer, a hash of all that its ids depend on, the token that ends a document). DataError when the file carries none."""
     carried, tokenizer = _read(file)
-    digest = hashlib.blake2b(json.dumps(asdict(carried)).encode(), digest_size=16)
+    ids = {name: value for name, value in asdict(carried).items() if name not in AROUND}
+    del ids["split"]["begins"]
+    digest = hashlib.blake2b(json.dumps(ids).encode(), digest_size=16)
     return tokenizer, digest.hexdigest(), carried.end
 
 
 def hf_files(file: Path) -> dict[str, bytes]:
     """The same tokenizer as the files of a Hugging Face folder, by their names."""
     carried, tokenizer = _read(file)
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
-    config |= {"eos_token": carried.tokens[carried.end]} if carried.end is not None else {}
-    config |= {"chat_template": carried.chat_template} if carried.chat_template else {}
+    tokens, around = carried.tokens, [("bos", carried.begin, carried.adds_begin), ("eos", carried.end, carried.adds_end)]
+    config: dict[str, str | bool] = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+    for name, number, adds in around:
+        config |= {f"{name}_token": tokens[number], f"add_{name}_token": adds} if number is not None else {}
+    config |= {"chat_template": _begun(carried)} if carried.chat_template else {}
+    if carried.adds_begin or carried.adds_end:
+        text = " ".join(["bos"] * carried.adds_begin + ["$A"] + ["eos"] * carried.adds_end)
+        special = [
+            {"id": name, "ids": [number], "tokens": [tokens[number]]} for name, number, adds in around if adds and number is not None
+        ]
+        tokenizer.post_processor = processors.TemplateProcessing(single=text, pair=None, special_tokens=special)
     return {"tokenizer.json": tokenizer.to_str().encode(), "tokenizer_config.json": json.dumps(config, indent=2).encode()}
+
+
+def _begun(carried: GgufTokenizer) -> str:
+    """The chat template, which alone says how a conversation begins: here it does so as a text does."""
+    template = carried.chat_template
+    if not carried.adds_begin or carried.begin is None or "bos_token" in template or carried.tokens[carried.begin] in template:
+        return template
+    return "{{ bos_token }}" + template
 
 
 def _read(file: Path) -> tuple[GgufTokenizer, Tokenizer]:

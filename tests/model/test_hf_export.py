@@ -13,13 +13,13 @@ from safetensors.torch import save_file
 
 from rayplane.errors import CheckpointError, SpecError
 from rayplane.model.weights import open_weights
+from rayplane.spec.manifest import NAME, Box, Manifest, described
 from rayplane.spec.model import ModelSpec
 from rayplane.spec.model_section import ModelSection
 from rayplane.spec.sharding import tp_owned
 from rayplane.spec.source import load_model
 from rayplane.train import shards
 from rayplane.train.export import export, tokenizer_files
-from rayplane.train.manifest import NAME, Box, Manifest, described
 from tests.model.families import FAMILIES, VOCAB, save, transformers
 
 IDS = torch.randint(VOCAB, (2, 12), generator=torch.Generator().manual_seed(5))

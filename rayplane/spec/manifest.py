@@ -3,6 +3,7 @@
     step-00000100/
       manifest.json              {"step": 100, "tensors": {"model/layers.0.q": {"shape": [512, 512], "boxes": [...]}}, …}
       rank-00000.safetensors     keys "model/layers.0.q@0,0": the box whose corner is (0, 0)
+      tokenizer.json, …          where the job named a tokenizer other than bytes
 
 Names are STATE/TENSOR for the states "model" (fp32 weights), "exp_avg" and "exp_avg_sq". The folder exists under its name only when it
 is complete.
@@ -17,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rayplane.errors import CheckpointError
+from rayplane.errors import CheckpointError, DamagedError
 from rayplane.spec.model import ModelSpec, Rope
 from rayplane.spec.sharding import Chunk
 
@@ -54,15 +55,20 @@ class Manifest:
     model: dict[str, Any]
     tensors: Mapping[str, tuple[Box, ...]]
     layout: str
+    tokenizer: str = ""
+    """`bytes`, or the file in its folder that holds the tokenizer; empty where none is known."""
 
     def dump(self) -> str:
         """As JSON."""
         return json.dumps({"format": FORMAT, **asdict(self)}, indent=1)
 
     @classmethod
-    def read(cls, folder: Path) -> Manifest:
-        """The manifest of a complete checkpoint; CheckpointError for a folder that has none or one of another format."""
-        path, remedy = folder / NAME, f"remove {folder} to go on from an older checkpoint"
+    def read(cls, folder: Path, remedy: str = "") -> Manifest:
+        """The manifest of a complete checkpoint; DamagedError for a folder that has none, CheckpointError for another format.
+
+        The error ends with the `remedy`, which is that of a job that goes on where none is given.
+        """
+        path, remedy = folder / NAME, remedy or f"remove {folder} to go on from an older checkpoint"
         try:
             raw = json.loads(path.read_text())
             version = raw.pop("format")
@@ -71,8 +77,10 @@ class Manifest:
                 for name, boxes in raw.pop("tensors").items()
             }
             manifest = cls(tensors=tensors, **raw)
+        except PermissionError as error:
+            raise CheckpointError(f"{path}: {error.strerror}; make it readable") from error
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise CheckpointError(f"{path}: not a readable checkpoint manifest ({type(error).__name__}: {error}); {remedy}") from error
+            raise DamagedError(f"{path}: not a readable checkpoint manifest ({type(error).__name__}: {error}); {remedy}") from error
         if version != FORMAT:
             raise CheckpointError(f"{path}: of checkpoint format {version}, this rayplane reads {FORMAT}; {remedy}")
         return manifest
@@ -90,6 +98,19 @@ class Manifest:
         if different := differences(self.spec(folder), spec):
             raise CheckpointError(f"{folder} holds another model ({different}); choose another checkpoint.dir or the same model")
 
+    def lack(self, spec: ModelSpec, folder: Path) -> str:
+        """Why the weights of a model cannot all be read from the folder, by what the manifest says; nothing where they can."""
+        for tensor in spec.tensors():
+            boxes = self.tensors.get(f"model/{tensor.name}", ())
+            if not all(_within(box, tensor.shape) for box in boxes):
+                return f"the boxes of {tensor.name} do not lie within {list(tensor.shape)}"
+            if (held := sum(box.chunk.numel for box in boxes)) != tensor.numel:
+                return f"{tensor.name} is incomplete: {held} of {tensor.numel} elements"
+        files = sorted({box.file for boxes in self.tensors.values() for box in boxes})
+        if missing := [file for file in files if not (folder / file).is_file()]:
+            return f"{missing[0]} is missing" + (f", and {more} more files" if (more := len(missing) - 1) else "")
+        return ""
+
     def spec(self, folder: Path) -> ModelSpec:
         """The model that the checkpoint holds."""
         try:
@@ -98,6 +119,12 @@ class Manifest:
             raise CheckpointError(
                 f"{folder}: its model cannot be read ({error}); it was written by another version of rayplane"
             ) from error
+
+
+def _within(box: Box, shape: tuple[int, ...]) -> bool:
+    if not len(box.offset) == len(box.size) == len(shape):
+        return False
+    return all(0 <= first <= first + count <= whole for first, count, whole in zip(box.offset, box.size, shape, strict=True))
 
 
 def described(spec: ModelSpec) -> dict[str, Any]:
