@@ -25,11 +25,12 @@ from rayplane.spec.model import ModelSpec
 from rayplane.spec.passes import build, build_forward
 from rayplane.spec.report import StepReport
 from rayplane.train.build import build_part
-from rayplane.train.checkpoint import Progress, Store
+from rayplane.train.checkpoint import Store
 from rayplane.train.data import Dataset, Ints
 from rayplane.train.finite import raise_non_finite
 from rayplane.train.microbatch import Microbatch
 from rayplane.train.optim import Optimizer, clip_scale, learning_rate
+from rayplane.train.share import Progress
 from rayplane.train.stage import Stage
 
 Tensor = torch.Tensor
@@ -67,7 +68,7 @@ class TrainRank:
         return self._train.global_batch * self._train.data.seq_len
 
     def read_weights(self, path: Path) -> None:
-        """Take the weights from a published model (a Hugging Face folder or GGUF file); only this rank's part is read."""
+        """Take the weights from a Hugging Face folder, a GGUF file or another job's checkpoint; only this rank's part is read."""
         source = open_weights(path, self.spec)
         for piece in self.optimizer.tensors():
             if piece.name.startswith("model/"):
@@ -80,8 +81,16 @@ class TrainRank:
 
     def resume(self, checkpoints: Store, folder: Path) -> None:
         """Go on from a checkpoint, whatever layout wrote it, with the sample after the last one that it saw."""
-        self.progress = checkpoints.load(folder, self.optimizer.tensors(), self._dataset.fingerprint)
-        self.optimizer.loaded(self.progress.step)
+        self.go_on(self.load(checkpoints, folder))
+
+    def load(self, checkpoints: Store, folder: Path) -> Progress:
+        """Fill this rank's state from a checkpoint; it counts once every rank has done so and calls `go_on`."""
+        return checkpoints.load(folder, self.optimizer.tensors(), self._dataset.fingerprint)
+
+    def go_on(self, progress: Progress) -> None:
+        """Go on with the state that was loaded; every rank calls it, for ranks gather from each other what they use."""
+        self.progress = progress
+        self.optimizer.loaded(progress.step)
 
     def step(self, drain: bool) -> tuple[StepReport, bool]:
         """Train on the next global batch; returns the report and whether any rank was asked to drain."""

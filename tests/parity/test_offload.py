@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rayplane.spec.layout import Layout
-from rayplane.train.manifest import complete
+from rayplane.spec.manifest import complete
 from rayplane.train.offload import cut as cut_into_loads
 from rayplane.train.threads import run_ranks
 

@@ -10,9 +10,9 @@ import torch
 
 from rayplane.errors import CheckpointError
 from rayplane.spec.layout import Layout
+from rayplane.spec.manifest import Manifest, complete
 from rayplane.train import checkpoint as checkpoint_module
 from rayplane.train.checkpoint import Store
-from rayplane.train.manifest import Manifest, complete
 from rayplane.train.threads import run_ranks
 
 from .training import assert_equal, cut, make_rank, section, store, tiny, train

@@ -13,10 +13,10 @@ import torch
 
 from rayplane.spec.job import OptimizerSection
 from rayplane.spec.layout import Layout
+from rayplane.spec.manifest import complete
 from rayplane.spec.sharding import tp_chunk
 from rayplane.train.data import Dataset, open_dataset
 from rayplane.train.init import initial
-from rayplane.train.manifest import complete
 from rayplane.train.threads import run_ranks
 
 from . import reference

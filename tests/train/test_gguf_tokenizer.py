@@ -51,8 +51,8 @@ def trained(pre):
     return tokenizer
 
 
-def write(path, tokenizer, pre, **changes):
-    """A GGUF file that carries the tokenizer as llama.cpp's converter writes it."""
+def write(path, tokenizer, pre, around=(), **changes):
+    """A GGUF file that carries the tokenizer as llama.cpp's converter writes it; `around`: of begin, end and conversations."""
     vocab = tokenizer.get_vocab()
     tokens = sorted(vocab, key=vocab.get)
     kinds = {"<|end|>": 3, "<|pad|>": 3, "<think>": 4}
@@ -64,6 +64,9 @@ def write(path, tokenizer, pre, **changes):
     writer.add_token_types([kinds.get(token, 1) for token in tokens])
     writer.add_token_merges(merges)
     writer.add_eos_token_id(0)
+    for key, value in dict(around).items():
+        add = {bool: writer.add_bool, int: writer.add_uint32, str: writer.add_string}[type(value)]
+        add(f"tokenizer.{key}" if key == "chat_template" else f"tokenizer.ggml.{key}", value)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -94,6 +97,21 @@ def test_the_fingerprint_tells_tokenizers_apart(tmp_path):
     one, other = (read_gguf_tokenizer(write(tmp_path / f"{pre}.gguf", trained("gpt-2"), pre))[1] for pre in ("gpt-2", "qwen2"))
     again = read_gguf_tokenizer(write(tmp_path / "again.gguf", trained("gpt-2"), "gpt-2"))[1]
     assert one == again != other
+
+
+def test_what_stands_around_prompts_changes_no_document(tmp_path):
+    """Nor the fingerprint of data that is tokenised already."""
+    plain = read_gguf_tokenizer(write(tmp_path / "plain.gguf", trained("gpt-2"), "gpt-2"))
+    around = {"bos_token_id": 1, "add_bos_token": True, "add_eos_token": True}
+    begun = read_gguf_tokenizer(write(tmp_path / "begun.gguf", trained("gpt-2"), "gpt-2", around))
+    assert begun[1:] == plain[1:] and begun[0].encode(TEXT).ids == plain[0].encode(TEXT).ids
+
+
+@pytest.mark.parametrize("name", ["bos", "eos"])
+def test_a_begin_or_end_beyond_the_tokens_is_refused(tmp_path, name):
+    file = write(tmp_path / "model.gguf", trained("gpt-2"), "gpt-2", {f"{name}_token_id": 5000})
+    with pytest.raises(DataError, match=rf"says that its {name} token is number 5000, and has 401 of them"):
+        read_gguf_tokenizer(file)
 
 
 @pytest.mark.parametrize(
