@@ -5,11 +5,12 @@ cp  ranks that cut the sequence              so that the two directions cannot b
 dp  ranks that hold the same weights: the replicas of one stage, and its cp ranks, whose gradients are summed too
 shard, replicate   of those: the ranks over which zero cuts, and the ones that hold the same share
 tied   the stages of first and last chunk, which both hold a tied embedding (one pair per replica and tp rank)
-world  all ranks (save: the same for checkpoints, which are written beside training)
+world  all ranks (save: the same for checkpoints, which are written beside training; beside(NAME): one more, made when it is wanted)
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -45,6 +46,7 @@ class Mesh:
     clock: PhaseClock
     ledger: Ledger
     axes: dict[str, Communicator] = field(default_factory=dict)
+    _host_link: Callable[[str], GlooTransport] | None = None
 
     @property
     def coord(self) -> Coord:
@@ -91,6 +93,15 @@ class Mesh:
         """All ranks."""
         return self.axes["world"]
 
+    def beside(self, name: str) -> Communicator:
+        """All ranks once more, for what lies in the hosts' memory on any device; every rank calls it, once for each name.
+
+        It has its own ledger and clock: it is for another thread, outside the steps.
+        """
+        link = self._host_link(name) if self._host_link else None
+        self.axes[name] = Communicator(name, self.rank, self.layout.size, link, Ledger(), PhaseClock(), "host")
+        return self.axes[name]
+
     def close(self) -> None:
         """Leave every axis; peers that wait for this rank fail at once."""
         for axis in self.axes.values():
@@ -120,4 +131,6 @@ def connect(layout: Layout, rank: int, store: dist.Store, device: torch.device, 
     # Its own ledger and clock: it is used by another thread, outside the steps.
     link = transport(dist.PrefixStore("save", store), rank, layout.size, timeout_s) if layout.size > 1 else None
     mesh.axes["save"] = Communicator("save", rank, layout.size, link, Ledger(), PhaseClock(), "host")
+    if layout.size > 1:
+        mesh._host_link = lambda name: GlooTransport(dist.PrefixStore(name, store), rank, layout.size, timeout_s)
     return mesh

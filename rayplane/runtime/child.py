@@ -1,13 +1,12 @@
-"""The first thing a rank process runs: tie its life to its owner's, take its lease, then become the entry module.
+"""The first thing a rank process runs: tie its life to its owner's, then become the entry module.
 
-    owner (gang thread) ──spawn──▶ python -m rayplane.runtime.child JOB/RANK LEASE ENTRY --fd N ──▶ ENTRY as __main__, with --fd N
+    owner (gang thread) ──spawn──▶ python -m rayplane.runtime.child JOB/RANK ENTRY --fd N ──▶ ENTRY as __main__, with --fd N
 
 The kernel kills the rank when the thread that spawned it ends (prctl(2), PR_SET_PDEATHSIG), also while the entry is still importing.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import runpy
@@ -15,9 +14,6 @@ import signal
 import socket
 import struct
 import sys
-
-from rayplane.errors import RayplaneError
-from rayplane.runtime.lease import Lease, hold
 
 PR_SET_PDEATHSIG = 1
 OWNER_GONE = 70
@@ -38,18 +34,11 @@ def tie_to_owner(fd: int) -> None:
 
 
 def main() -> None:
-    """`argv`: a label for process listings, the lease as ATTEMPT:PATH or nothing, the entry module, --fd, N."""
-    _, _, lease, entry, flag, fd = sys.argv
+    """`argv`: a label for process listings, the entry module, --fd, N."""
+    _, _, entry, flag, fd = sys.argv
     tie_to_owner(int(fd))
-    attempt, _, path = lease.partition(":")
     sys.argv = [entry, flag, fd]
-    with contextlib.ExitStack() as held:
-        try:
-            if lease:
-                held.enter_context(hold(Lease(path, attempt)))
-        except RayplaneError as error:
-            sys.exit(str(error))
-        runpy.run_module(entry, run_name="__main__", alter_sys=True)
+    runpy.run_module(entry, run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

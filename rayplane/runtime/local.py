@@ -1,6 +1,6 @@
 """All ranks of a job as children of this process: no Ray, one machine.
 
-LocalGroup ── Gang ── rank 0, rank 1, …        rank r has the r-th GPU that this process sees, counted from the launch's first
+LocalGroup ── Gang ── rank 0, rank 1, …        rank r has the r-th GPU that this process sees, or the launch's r-th device
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import queue
 from collections.abc import Callable
+from functools import partial
 
 from rayplane.runtime.gang import Gang
 from rayplane.runtime.group import REPORTS, Launch, Message, RankMessage
@@ -35,14 +36,15 @@ class LocalGroup:
         return self._gang.pids if self._gang else {}
 
     def start(self, launch: Launch, give_up: Callable[[], bool] = never) -> None:
-        """Spawn every rank of the layout; there is nothing to wait for."""
-        self.kill()
-        self._inbox = queue.SimpleQueue()
-        self._gang = gang = Gang(self._deliver)
+        """Spawn every rank of the layout that has not parked; there is nothing to wait for."""
+        if self._gang is None or self._gang.killed:
+            self._gang = Gang()
+        gang, self._inbox = self._gang, queue.SimpleQueue()
         gpus = dict(enumerate(filter(None, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","))))
-        self._lobby = Lobby(launch, (LOOPBACK,) * launch.layout.size, self._start_timeout_s, self._fetch, gang.send)
-        first = launch.first_device
-        gang.start([rank_spec(launch, rank, gpus.get(first + rank, str(first + rank))) for rank in range(launch.layout.size)])
+        devices = launch.devices or tuple(range(launch.layout.size))
+        specs = [rank_spec(launch, rank, gpus.get(device, str(device))) for rank, device in enumerate(devices)]
+        parked = gang.start(specs, partial(self._deliver, self._inbox))
+        self._lobby = Lobby(launch, (LOOPBACK,) * launch.layout.size, self._start_timeout_s, self._fetch, gang.send, parked)
 
     def poll(self, timeout_s: float) -> list[RankMessage]:
         """Messages that have come, waiting up to `timeout_s` for the first."""
@@ -54,6 +56,15 @@ class LocalGroup:
         if self._gang:
             self._gang.broadcast(message)
 
+    def recall(self, timeout_s: float, gone: frozenset[int] = frozenset()) -> frozenset[int]:
+        """End the attempt but not its processes; the ranks that have parked in time."""
+        if self._gang is None or self._gang.killed or self._lobby is None:
+            return frozenset()
+        self._gang.discard(gone)
+        parked = self._lobby.recall(self._gang.living, timeout_s)
+        self._gang.discard(self._gang.living - parked)
+        return parked
+
     def kill(self) -> None:
         """SIGKILL every rank; on return none is left."""
         if self._gang:
@@ -63,10 +74,10 @@ class LocalGroup:
         """Kill; there is no place to give back."""
         self.kill()
 
-    def _deliver(self, item: RankMessage) -> None:
+    def _deliver(self, inbox: queue.SimpleQueue[RankMessage], item: RankMessage) -> None:
         if self._on_step and item.message["type"] in REPORTS:
             self._on_step(item.message)
-        self._inbox.put(item)
+        inbox.put(item)
 
     def _fetch(self, timeout_s: float) -> list[RankMessage]:
         out: list[RankMessage] = []

@@ -8,13 +8,14 @@ import pytest
 from dummies import all_started, collect, launch, ranks_of
 
 from rayplane.errors import RayplaneError
-from rayplane.runtime.lease import Lease, grant, hold
+from rayplane.rank.lease import Lease, hold
+from rayplane.runtime.lease import grant
 from rayplane.runtime.local import LocalGroup
 from rayplane.runtime.patience import GaveUp
 
 RANK = """
 import sys, time
-from rayplane.runtime.lease import Lease, hold
+from rayplane.rank.lease import Lease, hold
 with hold(Lease(*sys.argv[1:])):
     print("holds", flush=True)
     time.sleep(600)
@@ -79,5 +80,6 @@ def test_rank_without_a_valid_lease_ends_with_the_reason(tmp_path: Path, group: 
     grant(tmp_path / "ranks")
     group.start(replace(launch(ranks=1, log_dir=str(tmp_path / "logs")), lease=lease))
     came = collect(group, lambda seen: bool(ranks_of(seen, "exit")))
-    (end,) = [m.message for m in came if m.message["type"] == "exit"]
-    assert end["code"] == 1 and "another attempt of the job has taken over" in end["log"]
+    assert ranks_of(came, "started") == set()
+    (failed,) = [m.message for m in came if m.message["type"] == "failed"]
+    assert failed["kind"] == "user" and "another attempt of the job has taken over" in failed["message"]

@@ -11,6 +11,7 @@ from dummies import all_started, collect, eventually, exists, launch, ranks_of, 
 
 from rayplane.runtime.group import RankMessage
 from rayplane.runtime.local import LocalGroup
+from rayplane.runtime.process import STOPPED_S
 
 OWNER = """
 import sys, time
@@ -104,6 +105,18 @@ def test_stopped_rank_is_killed_with_the_gang(group: LocalGroup) -> None:
     os.kill(pids[1], signal.SIGSTOP)
     group.kill()
     assert not exists(pids[1])
+
+
+def test_rank_that_stays_stopped_is_named_once_and_a_short_stop_is_forgiven(group: LocalGroup) -> None:
+    group.start(launch(ranks=2))
+    pids = all_started(group, 2)
+    os.kill(pids[0], signal.SIGSTOP)
+    time.sleep(STOPPED_S / 2)
+    os.kill(pids[0], signal.SIGCONT)
+    os.kill(pids[1], signal.SIGSTOP)
+    came = collect(group, lambda seen: bool(ranks_of(seen, "failed")))
+    came += [m for _ in range(10) for m in group.poll(0.1)]
+    assert [(m.rank, m.message["message"]) for m in came if m.message["type"] == "failed"] == [(1, "was stopped by SIGSTOP")]
 
 
 @pytest.mark.parametrize("mute", [False, True], ids=["at work", "before they open their channel"])

@@ -1,4 +1,7 @@
-from rayplane.runtime.rendezvous import Rendezvous, hear, overdue
+from rayplane.runtime.group import Launch, RankMessage
+from rayplane.runtime.rendezvous import Lobby, Rendezvous, hear, overdue
+from rayplane.spec.layout import Layout
+from rayplane.spec.plan import Placement
 
 MEETING = Rendezvous(addresses=("a", "a", "b"), device="cpu", config={"seed": 1}, timeout_s=120.0, deadline_s=100.0)
 READY = {"type": "ready"}
@@ -23,6 +26,7 @@ def test_every_rank_joins_at_the_store_with_its_own_address() -> None:
     assert meeting.over and not handed_on
     assert [(rank, m["rank"], m["address"]) for rank, m in orders] == [(0, 0, "a"), (1, 1, "a"), (2, 2, "b")]
     assert all((m["type"], m["host"], m["port"], m["device"], m["config"]) == ("join", "a", 7, "cpu", {"seed": 1}) for _, m in orders)
+    assert {m["lease"] for _, m in orders} == {None}
 
 
 def test_other_messages_are_handed_on() -> None:
@@ -44,3 +48,13 @@ def test_deadline_names_rank_0_when_only_the_store_is_missing() -> None:
 def test_no_deadline_after_joining() -> None:
     joined, _, _ = hear(ready(0, 1, 2), 0, {"type": "store", "host": "a", "port": 7})
     assert overdue(joined, 1e9)[1] is None
+
+
+def test_while_ranks_are_called_back_the_end_of_a_node_is_kept_and_ends_of_our_own_doing_are_not() -> None:
+    node, actor = ({"type": "lost", "reason": "gone", "kind": kind} for kind in ("node", "rank"))
+    words = [RankMessage(0, {"type": "parked"}), RankMessage(1, node), RankMessage(2, actor), RankMessage(3, {"type": "exit"})]
+    launch = Launch("dummy", Layout(dp=4), Placement(()), "dummy_rank", {})
+    heard = iter([words])
+    lobby = Lobby(launch, ("here",) * 4, 9.0, lambda _: next(heard, []), lambda _: None)
+    assert lobby.recall(frozenset(range(4)), 9.0) == {0}
+    assert lobby.poll(0.0) == [RankMessage(1, node)]
