@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from rayplane.spec.profile import Profile
+
+Reach = Literal["island", "rack", "anywhere"]
+"""How far apart the ranks of a tp group may be."""
+REACHES: tuple[Reach, ...] = ("island", "rack", "anywhere")
+"""From near to far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +40,8 @@ class Node:
     island: str
     memory_bytes: int
     """Memory of one device."""
+    rack: str = ""
+    """Nodes that name the same rack are near each other; without a name a node is by itself."""
 
 
 @dataclass(frozen=True, slots=True)

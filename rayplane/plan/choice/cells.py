@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from rayplane.spec.cluster import Node
+from rayplane.spec.cluster import REACHES, Node, Reach
 
 Device = tuple[int, int]
 """(position of its node, index on the node): topology order."""
 
 
-def cells(nodes: Sequence[tuple[int, Node]], size: int, count: int) -> list[list[Device]]:
+def cells(nodes: Sequence[tuple[int, Node]], size: int, count: int, reach: Reach = "anywhere") -> list[list[Device]]:
     """`count` groups of `size` devices, in topology order, of nodes with their positions; fewer when devices run out.
 
-    Each is as near together as can be; groups of several kinds, and then groups across islands, are made only of what is left over.
+    Each is as near together as can be; groups of several kinds, and then groups across islands and racks, are made only of what is
+    left over, and only as far as the reach allows.
     """
     found: list[list[Device]] = []
     left: list[Device] = []
@@ -27,7 +28,8 @@ def cells(nodes: Sequence[tuple[int, Node]], size: int, count: int) -> list[list
         found += groups
         left += rest
     islands = {position: node.island for position, node in nodes}
-    for where in (islands, dict.fromkeys(islands, "")):
+    racks = {position: node.rack or node.name for position, node in nodes}
+    for where in (islands, racks, dict.fromkeys(islands, ""))[: REACHES.index(reach) + 1]:
         if (lacking := count - len(found)) <= 0:
             break
         more, left = _joined(left, where, size)

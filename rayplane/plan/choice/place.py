@@ -10,7 +10,7 @@ A group that spans nodes has one slot per node, its parts. How groups are cut: `
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from rayplane.errors import PlacementError
@@ -38,10 +38,10 @@ def _run(layout: Layout, run: Run, of: Fleet, nodes: tuple[Node, ...]) -> Iterat
     own = [(i, n) for i, n in enumerate(nodes) if everyone or (n.kind, n.memory_bytes) == (pool.kind, pool.memory_bytes)]
     for index, cell in enumerate(cells(own, layout.cp * layout.tp, layout.dp * run.stages)):
         replica, stage = divmod(index, run.stages)
-        yield from _slots(layout, replica, run.first + stage, cell, nodes)
+        yield from slots_of(layout, replica, run.first + stage, cell, nodes)
 
 
-def _slots(layout: Layout, replica: int, stage: int, cell: list[Device], nodes: tuple[Node, ...]) -> Iterator[Slot]:
+def slots_of(layout: Layout, replica: int, stage: int, cell: list[Device], nodes: Sequence[Node]) -> Iterator[Slot]:
     """The slots of one stage of one replica: one per node that its group touches."""
     first = (replica * layout.pp + stage) * len(cell)
     members = groupby(range(len(cell)), key=lambda i: cell[i][0])

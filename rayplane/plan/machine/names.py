@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 KINDS = (
-    (r"\bB200\b", "b200"),
+    (r"\bG?B200\b", "b200"),
     (r"\bH200\b", "h200"),
     (r"\bH100\b.*PCIe", "h100-pcie"),
     (r"\bH100\b", "h100-sxm"),

@@ -1,7 +1,7 @@
 """The actor that owns the ranks of a stage on one node: it imports no torch, is never restarted and ends with its driver.
 
-RayGroup ──next_messages(seen)──▶ StageActor ── Gang ── ranks of one Slot
-                                      └──reports, fire and forget──▶ NodeExporter ──▶ /metrics
+RayGroup ──next_messages(attempt, seen)──▶ StageActor ── Gang ── ranks of one Slot
+                                               └──reports, fire and forget──▶ NodeExporter ──▶ /metrics
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import select
 import signal
 import threading
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import ray
@@ -47,9 +48,10 @@ class StageActor:
         # Ray takes two seconds to end an actor whose node's server is gone; its ranks would live on.
         die_with_parent()
         self._slot = slot
-        self._gang = Gang(self._deliver)
+        self._gang = Gang()
         self._exporter: Any = None
         self._arrived = threading.Condition()
+        self._attempt = 0
         self._unseen: list[RankMessage] = []
         self._num_seen = 0
 
@@ -62,19 +64,27 @@ class StageActor:
         gpus = tuple(context.get_accelerator_ids().get("GPU", ()))
         return Site(context.get_node_id(), ray.util.get_node_ip_address(), gpus, os.getpid())
 
-    def start(self, launch: Launch, exporter: Any) -> None:
-        """Spawn the ranks; `exporter` is the NodeExporter of this node, or None."""
-        self._exporter = exporter
-        gpus = self.site().gpus or ("",) * len(self._slot.ranks)
-        self._gang.start([rank_spec(launch, rank, gpu) for rank, gpu in zip(self._slot.ranks, gpus, strict=True)])
+    def start(self, launch: Launch, slot: Slot, exporter: Any, gpus: tuple[str, ...], attempt: int) -> frozenset[int]:
+        """Spawn the slot's ranks for which no process has parked, returning the others; what was said before is forgotten.
 
-    def next_messages(self, num_seen: int, timeout_s: float) -> list[RankMessage]:
+        `exporter` is the NodeExporter of this node, or None; `gpus` what each rank gets, empty on a CPU; `attempt` counts starts.
+        """
+        self._slot, self._exporter = slot, exporter
+        with self._arrived:
+            self._attempt, self._unseen, self._num_seen = attempt, [], 0
+            self._arrived.notify_all()
+        devices = gpus or ("",) * len(self._slot.ranks)
+        specs = [rank_spec(launch, rank, gpu) for rank, gpu in zip(self._slot.ranks, devices, strict=True)]
+        return self._gang.start(specs, partial(self._deliver, attempt))
+
+    def next_messages(self, attempt: int, num_seen: int, timeout_s: float) -> list[RankMessage]:
         """Messages after the first `num_seen`, waiting for one; those before are forgotten, so that a lost answer can be had again."""
         with self._arrived:
-            del self._unseen[: num_seen - self._num_seen]
-            self._num_seen = num_seen
-            self._arrived.wait_for(lambda: bool(self._unseen), timeout_s)
-            return list(self._unseen)
+            if attempt == self._attempt:
+                del self._unseen[: num_seen - self._num_seen]
+                self._num_seen = num_seen
+            self._arrived.wait_for(lambda: bool(self._unseen) or attempt != self._attempt, timeout_s)
+            return list(self._unseen) if attempt == self._attempt else []
 
     def send(self, orders: Orders) -> None:
         """Hand each message to its rank."""
@@ -84,16 +94,21 @@ class StageActor:
         """Hand a message to every rank."""
         self._gang.broadcast(message)
 
+    def discard(self, ranks: frozenset[int]) -> None:
+        """SIGKILL some ranks, of which nothing more is heard."""
+        self._gang.discard(ranks)
+
     def kill(self) -> None:
         """SIGKILL every rank; on return none is left."""
         self._gang.kill()
 
-    def _deliver(self, item: RankMessage) -> None:
+    def _deliver(self, attempt: int, item: RankMessage) -> None:
         if self._exporter and item.message["type"] in REPORTS:
             self._exporter.observe.remote(any_report(item.message))
         with self._arrived:
-            self._unseen.append(item)
-            self._arrived.notify_all()
+            if attempt == self._attempt:
+                self._unseen.append(item)
+                self._arrived.notify_all()
 
 
 def stage_actor(slot: Slot, resource: str, each: int, places: PlacementGroup, bundle: int) -> Any:

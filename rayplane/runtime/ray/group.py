@@ -1,6 +1,7 @@
 """All ranks of a job on a Ray cluster: a placement group with one bundle per Slot, a StageActor in each.
 
 start    reserve places (kept from the last start if they still stand) ──▶ StageActors ──▶ their ranks
+recall   ranks park, actors that answer stay; the next start replaces what is missing, each actor in its own bundle
 poll     one outstanding next_messages call per actor; an actor or node that is lost becomes a "lost" of each of its ranks
 kill     ranks and actors die, places stay          close    places go too
 """
@@ -9,64 +10,53 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import ray
-from ray.exceptions import ActorUnavailableError, RayError
-from ray.util.placement_group import PlacementGroup, placement_group_table, remove_placement_group
+from ray.util.placement_group import placement_group_table, remove_placement_group
 
 from rayplane.errors import PlacementError
 from rayplane.runtime.group import Launch, Message, RankMessage
 from rayplane.runtime.patience import Patience, never
-from rayplane.runtime.ray.actor import Site, end_process, light_actor, stage_actor
-from rayplane.runtime.ray.calls import answers, brief
-from rayplane.runtime.ray.cluster import living_nodes, node_ids, reserve
+from rayplane.runtime.ray.actor import light_actor, stage_actor
+from rayplane.runtime.ray.calls import answers
+from rayplane.runtime.ray.cluster import node_ids
+from rayplane.runtime.ray.deal import Hand, deal
 from rayplane.runtime.ray.exporters import Exporters
+from rayplane.runtime.ray.places import USUAL, Ask, OnBound, Reserved, Terms, as_planned, reserve
+from rayplane.runtime.ray.retained import retained
+from rayplane.runtime.ray.stage import Stage, silent
 from rayplane.runtime.rendezvous import START_TIMEOUT_S, Lobby, Orders
-from rayplane.spec.plan import Placement, Slot
-
-LONG_POLL_S = 10.0
-PROBE_S = 2.0
-"""An actor that does not answer for so long is taken for dead."""
-END_ACTOR_S = 10.0
+from rayplane.spec.plan import Placement
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class Stage:
-    """A slot, its actor, and how far its messages have been read."""
-
-    slot: Slot
-    actor: Any
-    site: Site | None = None
-    exporter: Any = None
-    """The exporter of its node, or None."""
-    pending: Any = None
-    """The outstanding next_messages call; None once the actor is lost."""
-    num_seen: int = 0
-    ended: set[int] = field(default_factory=set)
-    """Ranks whose end is known."""
-
-    def listen(self) -> None:
-        """Ask for what comes next."""
-        self.pending = self.actor.next_messages.remote(self.num_seen, LONG_POLL_S)
 
 
 class RayGroup:
     """A WorkerGroup on the connected Ray cluster."""
 
-    def __init__(self, exporters: Exporters | None = None, wait_s: float = 600.0, start_timeout_s: float = START_TIMEOUT_S):
-        """`exporters` are told of every step. `wait_s`: how long to wait for places that others use."""
+    def __init__(
+        self,
+        exporters: Exporters | None = None,
+        wait_s: float = 600.0,
+        start_timeout_s: float = START_TIMEOUT_S,
+        terms: Terms = USUAL,
+        on_bound: OnBound = as_planned,
+    ):
+        """`exporters` are told of every step. `wait_s`: how long to wait for places that others use. `on_bound` is told where stages
+        go when that is not where they were planned.
+        """
         self._exporters = exporters
         self._wait_s = wait_s
         self._start_timeout_s = start_timeout_s
-        self._places: PlacementGroup | None = None
-        self._placed: tuple[Placement, str] | None = None
+        self._terms, self._on_bound = terms, on_bound
+        self._places: Reserved | None = None
+        self._placed: tuple[Placement, tuple[str, int]] | None = None
         self._stages: list[Stage] = []
         self._lobby: Lobby | None = None
+        self._recalled = False
 
     @property
     def actor_pids(self) -> list[int]:
@@ -75,9 +65,12 @@ class RayGroup:
 
     def start(self, launch: Launch, give_up: Callable[[], bool] = never) -> None:
         """Reserve, create the actors and spawn the ranks; what was begun is undone when that fails."""
-        self.kill()
         try:
-            self._create(launch, give_up)
+            if not (self._recalled and self._retain(launch)):
+                self.kill()
+                self._stages = self._placed_stages(launch, give_up) if launch.cores else _light_stages(launch)
+            self._recalled = False
+            self._meet(launch, give_up)
             self._spawn(launch, give_up)
         except BaseException:
             self.close()
@@ -93,41 +86,92 @@ class RayGroup:
         for stage in self._stages:
             stage.actor.broadcast.remote(message)
 
+    def recall(self, timeout_s: float, gone: frozenset[int] = frozenset()) -> frozenset[int]:
+        """End the attempt but not its processes; the ranks that have parked in time. Stage actors that answer are kept with them."""
+        if not self._lobby:
+            return frozenset()
+        self._recalled = True
+        first = self._discard(gone)
+        living = frozenset(rank for s in self._stages if s.pending is not None for rank in s.slot.ranks if rank not in s.ended)
+        parked = self._lobby.recall(living - gone, timeout_s)
+        self._leave([*silent(first), *(s for s in self._stages if s.pending is None)])
+        self._leave(silent(self._discard(self._ranks - parked)))
+        return parked & self._ranks
+
     def kill(self) -> None:
         """SIGKILL every rank, then the actors; on return none is left. The places are kept."""
-        stages, self._stages = self._stages, []
-        calls = {stage.actor.kill.remote(): stage for stage in stages}
-        if not calls:
-            return
-        _, silent = ray.wait(list(calls), num_returns=len(calls), timeout=PROBE_S)
-        if stuck := [end_process(site) for call in silent if (site := calls[call].site)]:
-            ray.wait(stuck, num_returns=len(stuck), timeout=END_ACTOR_S)
-        for stage in stages:
-            ray.kill(stage.actor)
+        self._recalled = False
+        self._end(self._stages)
 
     def close(self) -> None:
         """Kill and give the places back."""
         self.kill()
         self._release()
 
-    def _reserve(self, launch: Launch, resource: str, each: int, give_up: Callable[[], bool]) -> PlacementGroup:
-        placed = (launch.placement, f"{each} {resource}")
-        if self._places and self._placed == placed and placement_group_table(self._places)["state"] == "CREATED":
+    @property
+    def _ranks(self) -> frozenset[int]:
+        return frozenset(rank for stage in self._stages for rank in stage.slot.ranks)
+
+    def _discard(self, ranks: frozenset[int]) -> dict[Any, Stage]:
+        return {s.actor.discard.remote(mine): s for s in self._stages if (mine := ranks.intersection(s.slot.ranks))}
+
+    def _end(self, stages: Sequence[Stage]) -> None:
+        """SIGKILL the ranks of some stages, then their actors."""
+        silent({stage.actor.kill.remote(): stage for stage in stages})
+        self._leave(stages)
+
+    def _leave(self, stages: Sequence[Stage]) -> None:
+        for stage in stages:
+            ray.kill(stage.actor)
+        self._stages = [s for s in self._stages if s not in stages]
+
+    def _retain(self, launch: Launch) -> bool:
+        """Keep the actors for which the launch has a place, and make those that are missing; False when it needs other places."""
+        if not (launch.cores and self._places and self._placed and self._placed[1] == _by(launch)):
+            return False
+        bundles = retained(launch.placement.slots, self._placed[0].slots, self._places.bound.placement.slots)
+        standing = {s.bundle: s for s in self._stages}
+        if bundles is None or not (standing.keys() >= set(bundles) or self._are_whole(self._places)):
+            return False
+        self._end([s for s in self._stages if s.bundle not in bundles])
+        self._stages = [standing.get(i) or self._stage(launch, self._places, i) for i in bundles]
+        for stage, slot in zip(self._stages, launch.placement.slots, strict=True):
+            stage.slot = replace(slot, node=stage.slot.node, island=stage.slot.island)
+        return True
+
+    def _stage(self, launch: Launch, places: Reserved, bundle: int) -> Stage:
+        slot = places.bound.placement.slots[bundle]
+        return Stage(slot, stage_actor(slot, *_by(launch), places.group, bundle), bundle)
+
+    def _are_whole(self, places: Reserved) -> bool:
+        return bool(placement_group_table(places.group)["state"] == "CREATED")
+
+    def _reserve(self, launch: Launch, give_up: Callable[[], bool]) -> Reserved:
+        placed = (launch.placement, _by(launch))
+        if self._places and self._placed == placed and self._are_whole(self._places):
             return self._places
         self._release()
-        self._places = reserve(f"rayplane-{launch.name}", launch.placement.slots, resource, each, Patience(self._wait_s, give_up))
+        ask = Ask(launch.name, launch.layout, launch.placement, *_by(launch), self._terms)
+        self._places = reserve(ask, Patience(self._wait_s, give_up))
         self._placed = placed
+        if self._places.bound.placement != launch.placement:
+            self._on_bound(launch, self._places.bound)
         return self._places
 
     def _release(self) -> None:
         if self._places:
-            remove_placement_group(self._places)
+            remove_placement_group(self._places.group)
         self._places = None
 
-    def _create(self, launch: Launch, give_up: Callable[[], bool]) -> None:
-        self._stages = _light_stages(launch) if not launch.cores else self._placed_stages(launch, give_up)
-        sites = answers([s.actor.site.remote() for s in self._stages], "every stage actor came up", give_up)
-        for stage, site in zip(self._stages, sites, strict=True):
+    def _placed_stages(self, launch: Launch, give_up: Callable[[], bool]) -> list[Stage]:
+        places = self._reserve(launch, give_up)
+        return [self._stage(launch, places, i) for i in range(len(places.bound.placement.slots))]
+
+    def _meet(self, launch: Launch, give_up: Callable[[], bool]) -> None:
+        """Wait until every new actor is there."""
+        new = [s for s in self._stages if s.site is None]
+        sites = answers([s.actor.site.remote() for s in new], "every stage actor came up", give_up)
+        for stage, site in zip(new, sites, strict=True):
             stage.site = site
             log.info("%s: replica %d stage %d on %s", launch.name, stage.slot.replica, stage.slot.stage, site.address)
             if self._exporters:
@@ -135,17 +179,13 @@ class RayGroup:
         if self._exporters:
             self._exporters.wait(give_up)
 
-    def _placed_stages(self, launch: Launch, give_up: Callable[[], bool]) -> list[Stage]:
-        resource, each = ("GPU", 1) if launch.device == "cuda" else ("CPU", launch.cores)
-        places = self._reserve(launch, resource, each, give_up)
-        return [Stage(slot, stage_actor(slot, resource, each, places, i)) for i, slot in enumerate(launch.placement.slots)]
-
     def _spawn(self, launch: Launch, give_up: Callable[[], bool]) -> None:
-        spawned = [s.actor.start.remote(launch, s.exporter) for s in self._stages]
-        answers(spawned, "every stage actor spawned its ranks", give_up)
+        dealt = deal([Hand(s.slot.ranks, s.site.node_id, s.site.gpus) for s in self._stages if s.site])
+        spawned = [s.start(launch, gpus) for s, gpus in zip(self._stages, dealt, strict=True)]
+        parked = answers(spawned, "every stage actor spawned its ranks", give_up)
         sites = {rank: stage.site for stage in self._stages for rank in stage.slot.ranks if stage.site}
         addresses = tuple(sites[rank].address for rank in range(launch.layout.size))
-        self._lobby = Lobby(launch, addresses, self._start_timeout_s, self._fetch, self._tell)
+        self._lobby = Lobby(launch, addresses, self._start_timeout_s, self._fetch, self._tell, frozenset().union(*parked))
         for stage in self._stages:
             stage.listen()
 
@@ -162,7 +202,12 @@ class RayGroup:
         if not ray.wait(list(pending), num_returns=1, timeout=timeout_s)[0]:
             return []
         ready, _ = ray.wait(list(pending), num_returns=len(pending), timeout=0)
-        return [message for ref in ready for message in _take(pending[ref])]
+        return [message for ref in ready for message in pending[ref].take()]
+
+
+def _by(launch: Launch) -> tuple[str, int]:
+    """The resource by which a launch takes its places, and how much of it a rank gets."""
+    return ("GPU", 1) if launch.device == "cuda" else ("CPU", launch.cores)
 
 
 def _light_stages(launch: Launch) -> list[Stage]:
@@ -171,45 +216,3 @@ def _light_stages(launch: Launch) -> list[Stage]:
     if gone:
         raise PlacementError(f"node {', '.join(gone)} is not in the cluster any more")
     return [Stage(slot, light_actor(slot, ids[slot.node])) for slot in launch.placement.slots]
-
-
-def _take(stage: Stage) -> list[RankMessage]:
-    """The answer of a stage's actor, or what its loss means for its ranks."""
-    try:
-        messages: list[RankMessage] = ray.get(stage.pending)
-    except ActorUnavailableError as error:
-        if _answers(stage.actor):
-            stage.listen()
-            return []
-        return _lost(stage, error)
-    except RayError as error:
-        return _lost(stage, error)
-    stage.num_seen += len(messages)
-    stage.ended |= {m.rank for m in messages if m.message["type"] == "exit"}
-    stage.listen()
-    return messages
-
-
-def _lost(stage: Stage, error: RayError) -> list[RankMessage]:
-    stage.pending = None
-    message = {"type": "lost", "reason": _why_lost(stage, error)}
-    return [RankMessage(rank, message) for rank in stage.slot.ranks if rank not in stage.ended]
-
-
-def _why_lost(stage: Stage, error: RayError) -> str:
-    if stage.site is None:
-        return f"its stage actor is lost: {brief(error)}"
-    place = f"{stage.slot.node} ({stage.site.address})" if stage.slot.node else stage.site.address
-    if stage.site.node_id not in {node["NodeID"] for node in living_nodes()}:
-        return f"its node {place} is lost"
-    if isinstance(error, ActorUnavailableError):
-        return f"its node {place} does not answer: it is down, or cannot be reached"
-    return f"its stage actor on {place} is lost: {brief(error)}"
-
-
-def _answers(actor: Any) -> bool:
-    try:
-        ray.get(actor.site.remote(), timeout=PROBE_S)
-    except RayError:
-        return False
-    return True

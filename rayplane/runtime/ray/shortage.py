@@ -1,8 +1,7 @@
-"""Why a cluster cannot hold a placement group: Ray says INFEASIBLE, a user needs the difference.
+"""Why a cluster has no place for a job, in words: what it needs, and what the nearest to it is.
 
-wants          2 bundles of 4 GPU
-hosts          gpu-4: 8 GPU, gpu-5: 2 GPU          holds both
-               gpu-5: 2 GPU                        "needs 4 GPU on one node; the largest has 2 (gpu-5: 2)"
+tp 8, dp 4      islands of 6 and 4      needs 4 x 8 GPU, each in one island; the largest free island has 6 (node a: 4, node b: 2)
+tp 2, dp 4      islands of 6 and 1      needs 4 x 2 GPU, each in one island; there is free room for 3: 6 (node a: 6), 1 (node c: 1)
 """
 
 from __future__ import annotations
@@ -10,47 +9,58 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rayplane.plan.choice.bind import room_in
+from rayplane.spec.cluster import Node, Reach
+from rayplane.spec.layout import Layout
 
-@dataclass(frozen=True, slots=True)
-class Host:
-    """A node that lives: Ray's id for it, its name and how much it has of one resource, used or not."""
-
-    id: str
-    name: str
-    amount: float
+SHOWN = 3
+"""So many places, and nodes of each, are named."""
+WORDS = {"island": "in one island", "rack": "in one rack", "anywhere": "anywhere"}
 
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """A bundle: an amount of one resource on one node; on a certain node when `host_id` is not empty."""
+    """What a job needs: `groups` of `size` ranks that belong together, each rank with so much of a resource."""
 
-    amount: float
-    host_id: str = ""
-    host_name: str = ""
+    groups: int
+    size: int
+    each: int
+    resource: str
+    reach: Reach
 
+    @classmethod
+    def of(cls, layout: Layout, resource: str, each: int, reach: Reach) -> Want:
+        """Of a layout: its tp groups."""
+        return cls(layout.size // layout.tp, layout.tp, each, resource, reach)
 
-def shortage(wants: Sequence[Want], resource: str, hosts: Sequence[Host]) -> str:
-    """What is missing even when nothing else runs; empty when the bundles fit."""
-    free = {h.id: h.amount for h in hosts}
-    if gone := sorted({w.host_name or w.host_id for w in wants if w.host_id and w.host_id not in free}):
-        return f"needs node {', '.join(gone)}, which is not in the cluster any more; it has {_listing(hosts)}"
-    for want in sorted(wants, key=lambda w: (not w.host_id, -w.amount)):
-        host = want.host_id or max(free, key=lambda h: (free[h] >= want.amount, -free[h]), default="")
-        if not host or free[host] < want.amount:
-            return _difference(want, wants, resource, hosts)
-        free[host] -= want.amount
-    return ""
-
-
-def _difference(want: Want, wants: Sequence[Want], resource: str, hosts: Sequence[Host]) -> str:
-    possible = [h for h in hosts if want.host_id in ("", h.id)]
-    largest = max((h.amount for h in possible), default=0)
-    if largest < want.amount:
-        return f"needs {want.amount:g} {resource} on one node; the largest has {largest:g} ({_listing(possible)})"
-    total = sum(w.amount for w in wants if w.host_id in ("", want.host_id))
-    count = sum(w.host_id in ("", want.host_id) for w in wants)
-    return f"needs {total:g} {resource} in {count} parts, each on one node; there are {_listing(possible)}"
+    def __str__(self) -> str:
+        amount = f"{self.size * self.each:g} {self.resource}"
+        if self.groups == 1:
+            return f"{amount} {WORDS[self.reach] if self.size > 1 else 'on one node'}"
+        if self.size == self.each == 1:
+            return f"{self.groups} {self.resource}"
+        return f"{self.groups} x {amount}, each {WORDS[self.reach] if self.size > 1 else 'on one node'}"
 
 
-def _listing(hosts: Sequence[Host]) -> str:
-    return ", ".join(f"{h.name}: {h.amount:g}" for h in hosts) or "no nodes"
+def shortage(want: Want, nodes: Sequence[Node], free: str = "") -> str:
+    """What is there instead; `free` is "free " where the nodes' devices are those that nobody uses."""
+    places = [place for place in room_in(nodes, want.reach) if place[1]]
+    if not places:
+        return f"no {want.resource} is {free.strip() or 'there'}"
+    room = sum(devices // want.size for _, devices, _ in places)
+    if not room:
+        where = "cluster" if want.reach == "anywhere" else f"largest {free}{want.reach}"
+        return f"the {where} has {_listed(want, places[:1])}"
+    if room < want.groups:
+        return f"there is {free}room for {room}: {_listed(want, places)}"
+    return f"there are {_listed(want, places)}, but not of the kinds that stages were planned for"
+
+
+def _listed(want: Want, places: Sequence[tuple[str, int, tuple[tuple[str, int], ...]]]) -> str:
+    said = [f"{devices * want.each:g} ({_nodes(want, nodes)})" for _, devices, nodes in places[:SHOWN]]
+    return ", ".join([*said, *([f"{len(places) - SHOWN} smaller ones"] if len(places) > SHOWN else [])])
+
+
+def _nodes(want: Want, nodes: Sequence[tuple[str, int]]) -> str:
+    said = [f"node {name}: {devices * want.each:g}" for name, devices in nodes[:SHOWN]]
+    return ", ".join([*said, *([f"{len(nodes) - SHOWN} nodes more"] if len(nodes) > SHOWN else [])])
