@@ -1,13 +1,14 @@
 """From what single ranks say to what the gang has done: a step is done when every rank has done it.
 
 rank 0  started  step 1  step 2  checkpoint  ...  done        Started, StepDone, GangDone: when the last rank has said it
-rank 1  started  step 1  step 2              ...  done        Saved, RankFailed, RankExited, RankLost: at once
+rank 1  started  step 1  step 2              ...  done        Saved, Warned, RankFailed, RankExited, RankLost: at once
 """
 
 from __future__ import annotations
 
+from rayplane.control.budget import kind_of
 from rayplane.control.checkpoints import Checkpoint
-from rayplane.control.event import GangDone, RankEvent, RankExited, RankFailed, RankLost, Saved, Started, StepDone
+from rayplane.control.event import GangDone, RankEvent, RankExited, RankFailed, RankLost, Saved, Started, StepDone, Warned
 from rayplane.runtime.group import Message, RankMessage, step_report
 from rayplane.spec.report import StepReport
 
@@ -37,14 +38,16 @@ class Attempt:
             case "checkpoint":
                 self._all_heard(now_s)
                 return [Saved(Checkpoint(message["step"], message["path"]))]
+            case "warning":
+                return [Warned(message["message"])]
             case "done":
                 return self._on_done(rank, message, now_s)
             case "failed":
-                return [RankFailed(rank, message["kind"], message["message"], message.get("traceback", ""))]
+                return [RankFailed(rank, kind_of(message["kind"]), message["message"], message.get("traceback", ""))]
             case "exit" if rank not in self._done:
                 return [RankExited(rank, message.get("code") or 0, message.get("signal") or 0, message.get("log") or "")]
             case "lost" if rank not in self._done:
-                return [RankLost(rank, message["reason"])]
+                return [RankLost(rank, message["reason"], kind_of(message.get("kind", "node")))]
             case _:
                 return []
 

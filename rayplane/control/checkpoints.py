@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from rayplane.train.manifest import complete, step_of
+from rayplane.spec.manifest import complete, step_of
 
 
 @dataclass(frozen=True, slots=True)

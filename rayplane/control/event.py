@@ -1,8 +1,10 @@
 """What comes to a controller: a closed union of values.
 
-Submitted, StopRequested                                      the user
-Placed, PlaceFailed, KillDone                                 what its own effects came to
-Started, StepDone, Saved, GangDone                            the gang's way
+Submitted, StopRequested, PauseRequested, ResumeRequested     the user
+BetterPlan                                                    the user, or who watches the measurements
+Placed, PlaceFailed, KillDone, Planned, NothingFits           what its own effects came to
+Started, StepDone, Saved, Warned, GangDone                    the gang's way
+RankSlow                                                      noted; ends an attempt where there is another device
 RankFailed, RankExited, RankLost, TimedOut                    what ends an attempt
 """
 
@@ -10,7 +12,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rayplane.control.budget import Kind
 from rayplane.control.checkpoints import Checkpoint
+from rayplane.control.state import Arrangement
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +22,7 @@ class Submitted:
     """The job is to run, from this checkpoint (the empty one: from nothing)."""
 
     checkpoint: Checkpoint
+    arrangement: Arrangement
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +71,10 @@ class GangDone:
 
 @dataclass(frozen=True, slots=True)
 class RankFailed:
-    """A rank says that it cannot go on. kind: user (never retried) or rank."""
+    """A rank says that it cannot go on."""
 
     rank: int
-    kind: str
+    kind: Kind
     message: str
     traceback: str = ""
 
@@ -90,6 +95,16 @@ class RankLost:
 
     rank: int
     reason: str
+    kind: Kind = "node"
+
+
+@dataclass(frozen=True, slots=True)
+class RankSlow:
+    """A rank takes `factor` times as long as its peers, and has for a while. `replace`: there is another device for it."""
+
+    rank: int
+    factor: float
+    replace: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +123,52 @@ class StopRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class PauseRequested:
+    """The job is to be saved and to give its devices back until it is resumed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeRequested:
+    """A paused job is to go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class BetterPlan:
+    """The job is to go on under another arrangement, and why."""
+
+    arrangement: Arrangement
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The best arrangement for the devices that are there."""
+
+    arrangement: Arrangement
+
+
+@dataclass(frozen=True, slots=True)
+class NothingFits:
+    """The devices that are there hold no layout of this job, and what is missing."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Warned:
+    """The ranks have something to say that ends nothing: a damaged checkpoint was passed over, memory is too small for copies."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class KillDone:
-    """No rank is left; `checkpoint` is the newest complete one on disk."""
+    """No rank trains any more; `checkpoint` is the newest complete one on disk."""
 
     checkpoint: Checkpoint
 
 
-RankEvent = Started | StepDone | Saved | GangDone | RankFailed | RankExited | RankLost
-Event = Submitted | Placed | PlaceFailed | RankEvent | TimedOut | StopRequested | KillDone
+UserEvent = Submitted | StopRequested | PauseRequested | ResumeRequested | BetterPlan
+EffectEvent = Placed | PlaceFailed | KillDone | Planned | NothingFits
+RankEvent = Started | StepDone | Saved | Warned | GangDone | RankFailed | RankExited | RankLost
+Event = UserEvent | EffectEvent | RankEvent | RankSlow | TimedOut

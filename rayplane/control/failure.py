@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
+from dataclasses import replace
 
+from rayplane.control.budget import REPLANNED
 from rayplane.control.event import RankExited, RankFailed, RankLost, TimedOut
 from rayplane.control.state import Failure
 
@@ -33,11 +35,11 @@ def failure_of(event: RankFailed | RankExited | RankLost | TimedOut) -> Failure:
     match event:
         case RankFailed(rank, kind, message):
             lost = any(words in message.lower() for words in LOST_CONNECTION)
-            return Failure((rank,), message, user=kind == "user", consequence=lost and kind != "user")
+            return Failure((rank,), message, kind, consequence=lost and kind == "rank")
         case RankExited(rank, code, signum, log):
             return Failure((rank,), _exit_text(code, signum, log))
-        case RankLost(rank, reason):
-            return Failure((rank,), reason)
+        case RankLost(rank, reason, kind):
+            return Failure((rank,), reason, kind)
         case TimedOut(kind, ranks, waited_s, step):
             what = {
                 "start": "not ready",
@@ -63,12 +65,27 @@ def _signal_name(signum: int) -> str:
         return f"signal {signum}"
 
 
+def cause_of(failures: Sequence[Failure]) -> Failure:
+    """The first that did not follow from another, with all ranks that its kind struck.
+
+    A user's mistake comes before anything else, then what changed the devices.
+    """
+    (cause, *others), _ = _causes(failures)
+    ranks = {rank for f in (cause, *others) if f.kind == cause.kind for rank in f.ranks}
+    return replace(cause, ranks=tuple(sorted(ranks)))
+
+
 def explain(failures: Sequence[Failure]) -> str:
     """One line: the cause, then what followed from it; ranks that say the same are named together."""
-    causes = [f for f in failures if not f.consequence] or list(failures)
-    causes = [f for f in causes if f.user] or causes
-    first, *rest = _grouped([*causes, *(f for f in failures if f not in causes)])
+    causes, consequences = _causes(failures)
+    first, *rest = _grouped([*causes, *consequences])
     return f"{first} (then {'; '.join(rest)})" if rest else first
+
+
+def _causes(failures: Sequence[Failure]) -> tuple[list[Failure], list[Failure]]:
+    causes = [f for f in failures if not f.consequence] or list(failures)
+    causes = [f for f in causes if f.kind == "user"] or sorted(causes, key=lambda f: f.kind not in REPLANNED)
+    return causes, [f for f in failures if f not in causes]
 
 
 def _grouped(failures: Sequence[Failure]) -> list[str]:
@@ -82,8 +99,8 @@ def _grouped(failures: Sequence[Failure]) -> list[str]:
 def _sentence(ranks: tuple[int, ...], message: str) -> str:
     if not ranks:
         return message
-    verb_follows = message.startswith(("was killed", "exited"))
+    verb_follows = message.startswith(("was ", "exited"))
     if len(ranks) == 1:
         return f"rank {ranks[0]}{'' if verb_follows else ':'} {message}"
-    plural = message.replace("was killed", "were killed", 1) if verb_follows else message
+    plural = message.replace("was ", "were ", 1) if message.startswith("was ") else message
     return f"ranks {', '.join(map(str, ranks))}{'' if verb_follows else ':'} {plural}"

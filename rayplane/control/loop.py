@@ -1,8 +1,8 @@
 """Carries out what `react` decides: the one place where the controller touches ranks, files and the clock.
 
-messages ─Attempt.fold─▶ events ─react─▶ effects ─WorkerGroup─▶ messages ...
-                        ▲  deadlines, stop      │
-                        └── Placed, KillDone ◀──┘        journal and observers see every event
+messages ─Attempt.fold─▶ events ─react─▶ effects ─WorkerGroup, Replanner─▶ messages ...
+                        ▲  deadlines, stop, sources   │
+                        └── Placed, KillDone, … ◀─────┘        journal and observers see every event
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from rayplane.control.attempt import Attempt
@@ -19,8 +18,10 @@ from rayplane.control.checkpoints import newest
 from rayplane.control.event import (
     Event,
     KillDone,
+    NothingFits,
     Placed,
     PlaceFailed,
+    Planned,
     RankExited,
     RankLost,
     StepDone,
@@ -28,22 +29,28 @@ from rayplane.control.event import (
     Submitted,
     TimedOut,
 )
+from rayplane.control.event_log import opening
 from rayplane.control.journal import Journal
 from rayplane.control.lock import lease_path
 from rayplane.control.machine import react
 from rayplane.control.record import Record
 from rayplane.control.result import Result
+from rayplane.control.source import Replanner, Source
 from rayplane.control.state import (
     Drain,
     Effect,
     Failed,
     Finished,
     Kill,
+    Killing,
     Pending,
     Progress,
+    Recall,
     Release,
+    Replan,
     Start,
     State,
+    Vacate,
 )
 from rayplane.control.status import state_name
 from rayplane.control.stop import Stop
@@ -56,6 +63,8 @@ from rayplane.spec.report import StepReport
 
 POLL_S = 0.2
 """How soon a stop or a deadline is noticed when no rank speaks."""
+RECALL_S = 3.0
+"""A rank that is called back and does not come for so long is killed."""
 LOOKS = 5
 """How often more a late rank is listened to before it counts as hung."""
 
@@ -75,11 +84,20 @@ class Observer(Protocol):
 class Controller:
     """Drives one job on a group of ranks to its end. The group is closed on every way out."""
 
-    def __init__(self, task: Task, group: WorkerGroup, observers: Sequence[Observer] = ()):
+    def __init__(
+        self,
+        task: Task,
+        group: WorkerGroup,
+        observers: Sequence[Observer] = (),
+        sources: Sequence[Source] = (),
+        replanner: Replanner | None = None,
+    ):
+        """Without a replanner a job goes on under the arrangement that it has."""
         found = newest(task.directory)
-        self.state: State = Pending(Progress(0, found.step, found))
+        self.state: State = Pending(Progress(0, found.step, found, task.arrangement))
         self._task, self._group, self._observers = task, group, observers
-        self._journal = Journal(task.directory)
+        self._sources, self._replanner = sources, replanner
+        self._journal = Journal(task.directory, opening=opening(task.limits))
         self._attempt = Attempt(task.launch.layout.size, time.monotonic())
         self._record = Record(task, self.state)
         self._stop = Stop()
@@ -101,11 +119,13 @@ class Controller:
         return self._record.result(self.state, time.monotonic() - began_s)
 
     def _supervise(self) -> None:
-        self._handle([StopRequested() if self._stop.take() else Submitted(newest(self._task.directory))])
+        submitted = Submitted(newest(self._task.directory), self._task.arrangement)
+        self._handle([StopRequested() if self._stop.take() else submitted])
         while not isinstance(self.state, Finished | Failed):
-            stops: list[Event] = [StopRequested()] if self._stop.take() else []
-            messages = self._listen(0.0 if stops else POLL_S)
-            self._handle([*stops, *messages])
+            wishes: list[Event] = [StopRequested()] if self._stop.take() else []
+            wishes += [event for source in self._sources for event in source.take(self.state)]
+            messages = self._listen(0.0 if wishes else POLL_S)
+            self._handle([*wishes, *messages])
             self._handle(self._overdue())
 
     def _handle(self, events: Sequence[Event]) -> None:
@@ -115,47 +135,80 @@ class Controller:
             if not pending:
                 pending.extend(self._carry_out(effects.popleft()))
                 continue
-            event = pending.popleft()
-            before = self.state
-            self.state, new = react(self.state, event, self._task.limits)
-            effects.extend(new)
-            self._note(before, event)
+            effects.extend(self._feed(pending.popleft()))
+
+    def _feed(self, event: Event) -> tuple[Effect, ...]:
+        """Take in an event; what is to be done about it."""
+        before = self.state
+        self.state, effects = react(self.state, event, self._task.limits)
+        self._note(before, event)
+        return effects
 
     def _carry_out(self, effect: Effect) -> list[Event]:
         match effect:
             case Start():
                 return self._start(effect)
-            case Kill(gather_s):
-                last_words = self._listen(gather_s)
-                self._group.kill()
-                last_words += [e for e in self._listen(0.0) if not isinstance(e, RankExited | RankLost)]  # exits are our own doing now
-                return [*last_words, KillDone(newest(self._task.directory))]
+            case Recall(gather_s):
+                return self._leave(self._listen(gather_s), lambda: self._group.recall(RECALL_S, self._to_blame()))
+            case Kill():
+                return self._leave([], self._group.kill)
             case Drain():
                 self._group.send({"type": "drain"})
                 return []
-            case Release():
+            case Replan():
+                return self._replan(effect)
+            case Release() | Vacate():
+                self._spawned = False
                 self._group.close()
                 return []
 
     def _start(self, start: Start) -> list[Event]:
-        launch, self._spawned = self._task.launch, False
-        config = {**launch.config, "resume": start.checkpoint.path, "attempt": start.attempt}
+        self._spawned = False
         try:
-            lease = grant(lease_path(self._task.directory), self._stop.asked)
-            self._group.start(replace(launch, config=config, lease=lease), self._stop.asked)
+            lease = grant(lease_path(self._task.directory), self._gives_up)
+            self._group.start(self._task.launched(start, lease), self._gives_up)
         except GaveUp:
-            return []  # the stop itself is an event to come
+            return []  # what it gave up for is an event to come
         except PlacementError as error:
             return [PlaceFailed(str(error))]
         except RayplaneError as error:
             return [PlaceFailed(str(error), retry=True)]
         self._spawned = True
-        self._attempt = Attempt(launch.layout.size, time.monotonic())
+        self._attempt = Attempt(start.arrangement.layout.size, time.monotonic())
         self._record.new_attempt()
         return [Placed()]
 
+    def _leave(self, last_words: list[Event], how: Callable[[], object]) -> list[Event]:
+        """End an attempt. What is heard of ranks' ends from then on is our own doing, unless their nodes are gone."""
+        for event in last_words:
+            self._feed(event)
+        how()
+        heard = self._listen(0.0)
+        words = [e for e in heard if not isinstance(e, RankExited | RankLost) or (isinstance(e, RankLost) and e.kind == "node")]
+        return [*words, KillDone(newest(self._task.directory))]
+
+    def _to_blame(self) -> frozenset[int]:
+        """Ranks that failed first, of those that are known."""
+        failures = self.state.failures if isinstance(self.state, Killing) else ()
+        return frozenset(rank for f in failures if not f.consequence for rank in f.ranks)
+
+    def _replan(self, effect: Replan) -> list[Event]:
+        now = self.state.progress.arrangement
+        if self._replanner is None:
+            return [Planned(now)]
+        try:
+            return [Planned(self._replanner.again(now, effect.kind, effect.ranks, self._gives_up))]
+        except GaveUp:
+            return []
+        except RayplaneError as error:
+            return [NothingFits(str(error))]
+
+    def _gives_up(self) -> bool:
+        return self._stop.asked() or any(source.urgent() for source in self._sources)
+
     def _listen(self, timeout_s: float) -> list[Event]:
         if not self._spawned:
+            time.sleep(timeout_s)
             return []
         messages = self._group.poll(timeout_s)
         now_s = time.monotonic()

@@ -119,7 +119,7 @@ class Member:
                 self._group.send(self._orders.get())
         if failures:
             failures += self._last_words(attempt, failures)
-            self._tell(self, Broken(explain(failures), any(f.user for f in failures)))
+            self._tell(self, Broken(explain(failures), any(f.kind == "user" for f in failures)))
 
     def _last_words(self, attempt: Attempt, failures: list[Failure]) -> list[Failure]:
         """Where only lost connections have been heard of: what caused them."""

@@ -12,7 +12,7 @@ from rayplane.control.attempt import Attempt
 from rayplane.control.failure import explain
 from rayplane.control.journal import loss_of
 from rayplane.control.result import Result, Tally
-from rayplane.control.state import Failed, Killing, State
+from rayplane.control.state import Failed, Killing, Replanning, State
 from rayplane.control.status import Status, read_status, state_name, this_process
 from rayplane.control.task import Task
 from rayplane.spec.report import StepReport
@@ -56,8 +56,8 @@ class Record:
             steps=task.steps,
             loss=self._loss(state),
             tokens_per_s=self._tally.tokens_per_s or self._rate_before,
-            layout=str(task.launch.layout),
-            restarts=max(progress.attempt - 1, 0),
+            layout=str(progress.arrangement.layout),
+            restarts=progress.spent.total,
             checkpoint=progress.checkpoint.path,
             message=_message(state),
             pid=pid,
@@ -82,7 +82,7 @@ class Record:
             tokens_per_s=self._tally.tokens_per_s,
             stages=self._tally.stages(),
             checkpoint=progress.checkpoint.path,
-            restarts=max(progress.attempt - 1, 0),
+            restarts=progress.spent.total,
             params=self._params,
             wall_s=wall_s,
         )
@@ -99,5 +99,7 @@ def _message(state: State) -> str:
             return message
         case Killing(failures=failures) if failures:
             return explain(failures)
+        case Replanning(why=why):
+            return why
         case _:
             return ""

@@ -1,11 +1,14 @@
 """What a job is, and what to do: two closed unions of values. What comes is the third (event.py).
 
-Pending ─Submitted▶ Placing ─Placed▶ Starting ─Started▶ Running ─StopRequested▶ Draining
-                       ▲                │                  │  │                     │
-                       │                └────── failure ───┴──┼──── failure ────────┤
-                       │                           ▼          │                     │
-                       └────── KillDone ─────── Killing       └─GangDone▶ Finished ◀┘
-                                                   └─KillDone▶ Failed, Finished
+Pending ─Submitted▶ Placing ─Placed▶ Starting ─Started▶ Running ─stop, pause, a better plan▶ Draining
+                       ▲                │                  │  │                                │
+                       │                └────── failure ───┴──┼──────────── failure ───────────┤
+                       │                           ▼          │                                │
+                       ├────── KillDone ─────── Killing       └─────────GangDone▶ Finished ◀───┤
+                       │                           │ └─KillDone▶ Failed, Finished              │
+                       ├── Planned ── Replanning ◀─┘ devices were lost, or memory was short    │
+                       ├── ResumeRequested ── Paused ◀───────────────GangDone──────────────────┤
+                       └────────────────────────────────────────────GangDone, a move───────────┘
 """
 
 from __future__ import annotations
@@ -13,18 +16,38 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from rayplane.control.budget import NOTHING_SPENT, Kind, Spent
 from rayplane.control.checkpoints import NO_CHECKPOINT, Checkpoint
+from rayplane.spec.layout import Layout
+from rayplane.spec.plan import Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Arrangement:
+    """How a job lies on its devices."""
+
+    layout: Layout
+    placement: Placement
+    step_s: float = 0.0
+    """What the planner expects of a step."""
+
+
+NOWHERE = Arrangement(Layout(), Placement(()))
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a job has come. `attempt` counts from 1, so a job has been restarted `attempt - 1` times."""
+    """How far a job has come."""
 
     attempt: int = 0
+    """Starts of its gang, moves included; counts from 1."""
     step: int = 0
     """Steps that the whole gang has done."""
     checkpoint: Checkpoint = NO_CHECKPOINT
     """The newest complete one."""
+    arrangement: Arrangement = NOWHERE
+    spent: Spent = NOTHING_SPENT
+    """Restarts after failures."""
 
 
 NO_PROGRESS = Progress()
@@ -37,8 +60,7 @@ class Failure:
     ranks: tuple[int, ...]
     """Empty where no rank in particular is to blame."""
     message: str
-    user: bool = False
-    """The user's mistake: trying again would fail again."""
+    kind: Kind = "rank"
     consequence: bool = False
     """A lost connection: some other rank failed first."""
 
@@ -76,9 +98,10 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Draining:
-    """The ranks were asked to save after the current step and end."""
+    """The ranks were asked to save after the current step and end; then the job stops, is paused, or moves."""
 
     progress: Progress
+    then: Literal["stop", "pause"] | Arrangement = "stop"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +110,24 @@ class Killing:
 
     progress: Progress
     failures: tuple[Failure, ...]
-    then: Literal["retry", "stop", "interrupt"]
-    """retry: restart while the budget lasts. stop: the user wants it to end. interrupt: the user will not wait for a save."""
+    then: Literal["retry", "stop", "pause", "interrupt"]
+    """retry: restart while the budget lasts. stop, pause: the user wants it. interrupt: the user will not wait for a save."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replanning:
+    """No rank lives; the planner looks for a layout for what is there."""
+
+    progress: Progress
+    why: str
+    """What happened, for whoever asks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """The job is saved, has no ranks and no places, and waits to be resumed."""
+
+    progress: Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +147,7 @@ class Failed:
     exit_code: int
 
 
-State = Pending | Placing | Starting | Running | Draining | Killing | Finished | Failed
+State = Pending | Placing | Starting | Running | Draining | Killing | Replanning | Paused | Finished | Failed
 Live = Placing | Starting | Running | Draining
 
 
@@ -121,11 +160,17 @@ class Start:
 
     attempt: int
     checkpoint: Checkpoint
+    arrangement: Arrangement
 
 
 @dataclass(frozen=True, slots=True)
 class Kill:
     """Kill every rank; comes back as KillDone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """Kill the ranks that are to blame and call the others back, who keep their processes; comes back as KillDone."""
 
     gather_s: float = 0.0
     """Listen so long for the failure that caused the one at hand."""
@@ -137,8 +182,23 @@ class Drain:
 
 
 @dataclass(frozen=True, slots=True)
+class Replan:
+    """Find an arrangement for the devices that are there; comes back as Planned or NothingFits. No rank lives meanwhile."""
+
+    kind: Kind
+    """Of the failure that made it necessary."""
+    ranks: tuple[int, ...]
+    """Whom it struck."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vacate:
+    """Give the places back; the job may ask for some again."""
+
+
+@dataclass(frozen=True, slots=True)
 class Release:
     """Give the places back. Always the last effect of a job."""
 
 
-Effect = Start | Kill | Drain | Release
+Effect = Start | Kill | Recall | Drain | Replan | Vacate | Release

@@ -10,7 +10,20 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from rayplane.control.state import Draining, Failed, Finished, Killing, Pending, Placing, Running, Starting, State
+from rayplane.control.state import (
+    Arrangement,
+    Draining,
+    Failed,
+    Finished,
+    Killing,
+    Paused,
+    Pending,
+    Placing,
+    Replanning,
+    Running,
+    Starting,
+    State,
+)
 from rayplane.errors import RayplaneError
 
 STATUS_FILE = "state.json"
@@ -54,8 +67,16 @@ def state_name(state: State) -> str:
             return "starting"
         case Running():
             return "running"
+        case Draining(then="pause") | Killing(then="pause"):
+            return "pausing"
+        case Draining(then=Arrangement()):
+            return "moving"
         case Draining():
             return "draining"
+        case Replanning():
+            return "replanning"
+        case Paused():
+            return "paused"
         case Killing(then="retry"):
             return "restarting"
         case Killing():

@@ -9,11 +9,12 @@ Draining    the save                                                   limits.st
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rayplane.control.state import Draining, Running, Starting, State
+from rayplane.control.state import Arrangement, Draining, Running, Start, Starting, State
+from rayplane.rank.lease import Lease
 from rayplane.runtime.group import Launch
 from rayplane.spec.job import LimitsSection
 
@@ -27,13 +28,26 @@ class Task:
     steps: int
     limits: LimitsSection
     launch: Launch
-    """Its config gets `resume` and `attempt` at every start."""
+    """Its config gets `resume`, `attempt` and `layout` at every start."""
     model: dict[str, Any] = field(default_factory=dict)
     start_timeout_s: float = 900.0
     """From spawning to the last rank being ready to train: imports, rendezvous, reading weights, measuring the held-out loss.
 
     And from the last step to the end, where that loss is measured once more.
     """
+    step_s: float = 0.0
+    """What the planner expects of a step under that layout."""
+
+    @property
+    def arrangement(self) -> Arrangement:
+        """With which the job begins."""
+        return Arrangement(self.launch.layout, self.launch.placement, self.step_s)
+
+    def launched(self, start: Start, lease: Lease) -> Launch:
+        """What an attempt starts."""
+        layout = start.arrangement.layout
+        config = {**self.launch.config, "resume": start.checkpoint.path, "attempt": start.attempt, "layout": asdict(layout)}
+        return replace(self.launch, layout=layout, placement=start.arrangement.placement, config=config, lease=lease)
 
     def bears(self, state: State) -> tuple[str, float] | None:
         """(what is waited for, as in TimedOut.kind, and how many seconds) in a state; None where nothing is."""

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
+from rayplane.spec.cluster import Reach
 from rayplane.spec.cluster_section import ClusterSection
 from rayplane.spec.layout import Layout
 from rayplane.spec.model_section import ModelSection
@@ -93,6 +94,10 @@ class CheckpointSection(Section):
     """Steps between saves; the last step is always saved."""
     keep: PositiveInt = 2
     """Newest complete checkpoints to keep."""
+    memory_every: PositiveInt | None = None
+    """Steps between copies in the hosts' memory, each host's also on a neighbour; a restart goes on from there. None when left out."""
+    memory_dir: str = "/dev/shm"
+    """A folder in memory on every host, with room for two such copies."""
 
 
 class TraceSection(Section):
@@ -166,11 +171,40 @@ class LayoutSection(Section):
         )
 
 
+class RestartsSection(Section):
+    """Restarts by what struck the job."""
+
+    rank: Count = 3
+    """A rank crashed, hung, ran out of memory or got NaN."""
+    node: Count = 8
+    """A machine was lost."""
+    preemption: Count = 100
+    """A machine was taken back, with notice."""
+    controller: Count = 8
+    """The driver, which is the command that runs the job, died without an end, so many times in a row; then it is not run again."""
+
+
 class LimitsSection(Section):
     """What the controller may do when something fails."""
 
-    restarts: Count = 3
-    """Restarts after failures that are not the user's error."""
+    restarts: Count | RestartsSection = 3
+    """Restarts after failures that are not the user's error; one number is the budget of each kind but `controller`."""
+    min_devices: Annotated[int, Field(ge=1)] | None = None
+    """The fewest devices on which the job goes on when others are lost; left out, it waits for as many as it has."""
+    max_devices: Annotated[int, Field(ge=1)] | None = None
+    """The most devices that it takes; left out, all that the cluster has."""
+    replan: bool = True
+    """Whether it moves to another layout when measurements show that this pays: other stage boundaries or microbatches, and with
+    `layout: auto` another layout, on more devices too when there are some. A layout that the job gives keeps what it says.
+    """
+    straggler_factor: Annotated[float, Field(gt=1, le=1000)] = 1.5
+    """A rank that computes so many times as long as its peers is named, and given another device where one is free."""
+    priority: Annotated[int, Field(ge=-(10**6), le=10**6)] = 0
+    """Of jobs that wait for the same devices the one with the highest goes first, and of equals the one that came first."""
+    fallback: Reach = "island"
+    """How far apart the ranks of a tp group may be where no island, that is NVLink domain, is free that holds them all: `rack`, for
+    nodes with the same label rayplane.io/rack, or `anywhere`. The slower step is then predicted anew, and said.
+    """
     step_timeout_s: Annotated[float, Field(gt=0, le=10**6)] = 600.0
     """A step, or any one communication, that takes longer counts as a failure.
 
@@ -183,6 +217,8 @@ class MetricsSection(Section):
 
     port: Annotated[int, Field(ge=0, le=65535)] = 0
     """Port on every node; 0 takes a free one and prints it."""
+    prometheus: Annotated[str, Field(pattern=r"^https?://[^/]")] | None = None
+    """URL of a Prometheus server that scrapes the job; re-planning asks it instead of the ranks' own reports."""
 
 
 class JobSpec(Section):

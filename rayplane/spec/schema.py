@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
+from functools import reduce
 from typing import Any, get_args, get_origin
 
 from pydantic import ValidationError
@@ -43,6 +44,8 @@ BOUNDS = {
 
 AUTO = ("layout", "cluster")
 """Fields that are the word `auto` or a section."""
+EITHER = (*((name,) for name in AUTO), ("limits", "restarts"))
+"""Paths of fields that are a section, or something shorter."""
 
 
 def schema_problems(document: Document) -> list[Problem]:
@@ -89,11 +92,12 @@ def shown(value: object) -> str:
 def _problem(document: Document, root: type[JobSpec], error: ErrorDetails) -> list[Problem]:
     """The problem that pydantic's error means; none for what another problem says already."""
     path: FieldPath = error["loc"]
-    if path[0] in AUTO and len(path) > 1:
-        is_section, meant_word = isinstance(document.value[str(path[0])], dict), str(path[1]).startswith("literal")
-        if is_section == meant_word:
-            return []
-        path = (path[0], *path[2:])
+    for either in EITHER:
+        if path[: len(either)] == either and len(path) > len(either):
+            value = reduce(lambda inner, name: inner[name], either, document.value)
+            if isinstance(value, dict) != str(path[len(either)]).endswith("Section"):
+                return []
+            path = (*either, *path[len(either) + 1 :])
     if error["type"] == "invalid_key":
         return []
     return [document.problem(path, _message(root, path, error))]

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from rayplane.runtime.group import Launch, RankMessage
 from rayplane.runtime.patience import GaveUp
 from rayplane.spec.layout import Layout
+from rayplane.spec.manifest import folder_name
 from rayplane.spec.plan import Placement
-from rayplane.train.manifest import folder_name
 
 PHASES = {"forward": 0.2, "backward": 0.4, "recv_wait": 0.1, "dp": 0.1, "optimizer": 0.1, "host": 0.1}
 
@@ -23,6 +23,7 @@ class FakeGroup:
         """Called once while the group waits for places."""
         self.launches: list[Launch] = []
         self.calls: list[str] = []
+        self.blamed: list[list[int]] = []
         self.script: list = []
         self.killed = False
 
@@ -50,6 +51,12 @@ class FakeGroup:
         self.calls.append(message["type"])
         if message["type"] == "drain":
             self.script = list(self.drained)
+
+    def recall(self, timeout_s, gone):
+        self.calls.append("recall")
+        self.blamed.append(sorted(gone))
+        self.killed = True
+        return frozenset(range(self.launches[-1].layout.size)) - gone
 
     def kill(self):
         self.calls.append("kill")

@@ -94,7 +94,7 @@ def test_a_dead_rank_kills_its_gang_and_the_next_starts_from_the_newest_checkpoi
     first = [started(), step(1), saved(tmp_path, 1), step(2), saved(tmp_path, 2), step(3), [(1, exited(-9, 9))]]
     group = FakeGroup(first, [started(step=2), step(3), step(4), done(4)])
     result = run(tmp_path, group)
-    assert group.calls == ["start", "kill", "start", "close", "close"]
+    assert group.calls == ["start", "recall", "start", "close", "close"] and group.blamed == [[1]]
     assert resumes(group) == ["", "step-00000002"]
     assert [launch.config["attempt"] for launch in group.launches] == [1, 2]
     assert (result.state, result.restarts, result.step) == ("finished", 1, 4)
@@ -119,7 +119,7 @@ def test_restarts_end_with_the_budget(tmp_path):
     result = run(tmp_path, group, restarts=2)
     assert (result.state, result.exit_code, result.restarts) == ("failed", 1, 2)
     assert result.message == "rank 1 exited with code 3: out of memory; limits.restarts (2) is spent"
-    assert group.calls == ["start", "kill"] * 3 + ["close", "close"]
+    assert group.calls == ["start", "recall"] * 3 + ["close", "close"]
     assert read_status(tmp_path).state == "failed"
 
 
@@ -247,7 +247,7 @@ def test_ranks_that_could_not_be_spawned_are_tried_again_within_the_budget(tmp_p
     group = FakeGroup(refuse=RayplaneError("a stage actor failed before it came up"))
     result = run(tmp_path, group, restarts=1)
     assert result.message == "a stage actor failed before it came up; limits.restarts (1) is spent"
-    assert group.calls == ["start", "kill", "start", "kill", "close", "close"]
+    assert group.calls == ["start", "recall", "start", "recall", "close", "close"]
 
 
 def test_the_group_is_closed_and_the_state_told_when_the_loop_itself_breaks(tmp_path):
@@ -341,3 +341,10 @@ def test_a_journal_that_cannot_be_opened_names_the_field(tmp_path):
     (tmp_path / "events.jsonl").mkdir()
     with pytest.raises(RayplaneError, match=r"train\.checkpoint\.dir: cannot write to .*events\.jsonl: Is a directory"):
         Controller(Task(tmp_path, 4, LimitsSection(), launch()), FakeGroup())
+
+
+def test_a_node_that_is_gone_is_heard_of_while_its_neighbours_are_called_back(tmp_path):
+    words = [(0, exited(-9, 9)), (1, {"type": "lost", "reason": "its node b is lost", "kind": "node"})]
+    group = FakeGroup([started(), step(1), [(0, failed("Connection reset by peer"))], []], late_words=words)
+    result = run(tmp_path, group, restarts=0)
+    assert result.message == "rank 1: its node b is lost (then rank 0: Connection reset by peer); limits.restarts is 0"

@@ -264,7 +264,7 @@ def test_aliases_that_multiply_do_not_blow_up(tmp_path: Path) -> None:
 
 def test_an_alias_to_itself_is_an_error_of_the_user(tmp_path: Path) -> None:
     assert errors_of(tmp_path, GOOD + "limits: &l {restarts: *l}\n") == [
-        "job.yaml:15: limits.restarts: expected a whole number, got a mapping"
+        "job.yaml:15: limits.restarts.restarts: unknown field here; it belongs to limits: write limits.restarts"
     ]
 
 
