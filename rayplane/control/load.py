@@ -36,6 +36,8 @@ class Load:
 
     requests_s: float = 0.0
     prompt_tokens_s: float = 0.0
+    cached_tokens_s: float = 0.0
+    """Of those, the ones that a prefix cache had."""
     output_tokens_s: float = 0.0
     refused_s: float = 0.0
     ttft_p99_s: float | None = None
@@ -60,7 +62,7 @@ class Load:
     @property
     def sound(self) -> bool:
         """Whether every figure is a number."""
-        figures = [self.requests_s, self.prompt_tokens_s, self.output_tokens_s, self.refused_s]
+        figures = [self.requests_s, self.prompt_tokens_s, self.cached_tokens_s, self.output_tokens_s, self.refused_s]
         figures += [seconds for seconds in (self.ttft_p99_s, self.itl_p99_s, self.queue_p99_s) if seconds is not None]
         return all(map(math.isfinite, figures))
 
@@ -85,6 +87,7 @@ def load_of(messages: Sequence[Mapping[str, Any]]) -> Load:
     return Load(
         requests_s=total("requests_s"),
         prompt_tokens_s=total("prompt_tokens_s"),
+        cached_tokens_s=total("cached_tokens_s"),
         output_tokens_s=total("output_tokens_s"),
         refused_s=total("refused_s"),
         ttft_p99_s=longest("ttft_p99_s"),

@@ -4,6 +4,9 @@
 |-----------------------------------------|--------------------------------------------------------------------------------------|
 | more replicas are wanted                | new ones start                                                                       |
 | fewer are wanted                        | those still starting are killed first, then the newest drain: they finish what runs  |
+| another layout is wanted                | replicas of it start; as they serve, those of the old one drain (`service_move`)     |
+| a replica has no devices                | in a move the old ones that are in its way drain, while another one serves           |
+| the new layout cannot be had            | the old one goes on: what is left of it, and new ones for those that left            |
 | a replica serves                        | ingresses are told of it; failures are forgotten                                     |
 | a replica fails                         | ingresses are told, it is killed, and another one starts in its place                |
 | more than `restarts` in a row fail      | the service ends: none of them came to serve                                         |
@@ -15,142 +18,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
 
-Phase = Literal["starting", "serving", "draining", "killing"]
-
-
-@dataclass(frozen=True, slots=True)
-class Replica:
-    """One copy of the model."""
-
-    id: int
-    """Counts up; a replica that replaces another has a new one."""
-    phase: Phase
-    address: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Service:
-    """Where a service stands."""
-
-    replicas: tuple[Replica, ...] = ()
-    wanted: int = 0
-    started: int = 0
-    """Replicas ever started, which is the next one's id."""
-    failures: int = 0
-    """Of replicas and ingresses, since one last came to serve."""
-    stopping: bool = False
-    ingress: bool = False
-    """Whether the ingresses run."""
-    ended: str | None = None
-    """Why it ended; "" when it was stopped."""
-
-
-# Events
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """So many replicas are to serve."""
-
-    replicas: int
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaServing:
-    """A replica is ready for requests."""
-
-    id: int
-    address: str
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaFailed:
-    """A replica cannot go on. `user`: trying again would fail again."""
-
-    id: int
-    reason: str
-    user: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaGone:
-    """No process of a replica is left: it was killed, or it has drained."""
-
-    id: int
-
-
-@dataclass(frozen=True, slots=True)
-class IngressFailed:
-    """The ingresses cannot go on."""
-
-    reason: str
-    user: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class IngressDone:
-    """The ingresses have finished what ran, and ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class StopAsked:
-    """SIGTERM, Ctrl-C or `stop`."""
-
-
-ServiceEvent = Wanted | ReplicaServing | ReplicaFailed | ReplicaGone | IngressFailed | IngressDone | StopAsked
-
-
-# Effects
-
-
-@dataclass(frozen=True, slots=True)
-class StartIngress:
-    """Start the ingresses, which listen at once and serve as soon as a replica does."""
-
-
-@dataclass(frozen=True, slots=True)
-class StopIngress:
-    """Let the ingresses finish what runs and end; comes back as IngressDone."""
-
-
-@dataclass(frozen=True, slots=True)
-class StartReplica:
-    """Place and start a replica; comes back as ReplicaServing or ReplicaFailed."""
-
-    id: int
-
-
-@dataclass(frozen=True, slots=True)
-class DrainReplica:
-    """Let a replica finish what runs; comes back as ReplicaGone."""
-
-    id: int
-
-
-@dataclass(frozen=True, slots=True)
-class KillReplica:
-    """Kill all of a replica's ranks and give its place back; comes back as ReplicaGone."""
-
-    id: int
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """Requests may go to these, and to no others."""
-
-    replicas: tuple[tuple[int, str], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    """Kill what is left, ingresses too, and end. Always the last effect of a service."""
-
-
-ServiceEffect = StartIngress | StopIngress | StartReplica | DrainReplica | KillReplica | Route | End
-Answer = tuple[Service, tuple[ServiceEffect, ...]]
+from rayplane.control.service_move import Answer, balanced, found, given_up, moved, placed, routes, with_changed
+from rayplane.control.service_state import (
+    End,
+    IngressDone,
+    IngressFailed,
+    KillReplica,
+    LayoutWanted,
+    MoveEnded,
+    PlaceWanted,
+    Replica,
+    ReplicaFailed,
+    ReplicaGone,
+    ReplicaServing,
+    Service,
+    ServiceEvent,
+    StartIngress,
+    StopAsked,
+    StopIngress,
+    Wanted,
+)
 
 
 def decide(service: Service, event: ServiceEvent, restarts: int) -> Answer:
@@ -159,7 +48,14 @@ def decide(service: Service, event: ServiceEvent, restarts: int) -> Answer:
         return service, ()
     match event:
         case Wanted(replicas):
-            return _balanced(replace(service, wanted=replicas)) if not service.stopping else (service, ())
+            return balanced(replace(service, wanted=replicas)) if not service.stopping else (service, ())
+        case LayoutWanted(way, replicas):
+            return moved(service, way, replicas)
+        case MoveEnded(_, reason):
+            failed = bool(reason)
+            return replace(service, moves=service.moves + (not failed), given_up=service.given_up + failed), ()
+        case PlaceWanted(number, others):
+            return placed(service, number, others)
         case ReplicaServing(number, address):
             return _serving(service, number, address)
         case ReplicaFailed(number, reason, user):
@@ -174,64 +70,54 @@ def decide(service: Service, event: ServiceEvent, restarts: int) -> Answer:
             return _stop(service)
 
 
-def routes(service: Service) -> Route:
-    """The replicas that serve."""
-    return Route(tuple((r.id, r.address) for r in service.replicas if r.phase == "serving"))
-
-
-def _balanced(service: Service) -> Answer:
-    """As many that start or serve as are wanted."""
-    effects: list[ServiceEffect] = []
-    if not service.ingress:
-        service, effects = replace(service, ingress=True), [StartIngress()]
-    alive = [r for r in service.replicas if r.phase in ("starting", "serving")]
-    for _ in range(service.wanted - len(alive)):
-        started = Replica(service.started, "starting")
-        service = replace(service, replicas=(*service.replicas, started), started=service.started + 1)
-        effects.append(StartReplica(started.id))
-    surplus = sorted(alive, key=lambda r: (r.phase == "starting", r.id))[service.wanted :]
-    for replica in surplus:
-        starting = replica.phase == "starting"
-        service = _with(service, replace(replica, phase="killing" if starting else "draining"))
-        effects += [KillReplica(replica.id)] if starting else [routes(service), DrainReplica(replica.id)]
-    return service, tuple(effects)
-
-
 def _serving(service: Service, number: int, address: str) -> Answer:
-    replica = _find(service, number)
+    replica = found(service, number)
     if replica is None or replica.phase != "starting":
         return service, ()
-    service = replace(_with(service, Replica(number, "serving", address)), failures=0)
-    return service, (routes(service),)
+    service = replace(with_changed(service, replace(replica, phase="serving", address=address)), failures=0)
+    told = routes(service)
+    if service.stopping:
+        return service, (told,)
+    service, more = balanced(service)
+    return service, (told, *more)
 
 
 def _failed(service: Service, number: int, reason: str, user: bool, restarts: int) -> Answer:
-    replica = _find(service, number)
+    replica = found(service, number)
     if replica is None or replica.phase == "killing":
         return service, ()
+    if _ventured(service, replica):
+        service, effects = given_up(with_changed(service, replace(replica, phase="killing")), f"replica {number}: {reason}")
+        return service, (KillReplica(number), *effects)
     if user and not service.stopping:
         return _ended(service, reason)
     routed = replica.phase == "serving"
-    service = replace(_with(service, replace(replica, phase="killing")), failures=service.failures + 1)
-    effects: tuple[ServiceEffect, ...] = (*((routes(service),) if routed else ()), KillReplica(number))
+    service = replace(with_changed(service, replace(replica, phase="killing")), failures=service.failures + 1)
+    effects = (*((routes(service),) if routed else ()), KillReplica(number))
     if service.stopping:
         return service, effects
     if service.failures > restarts:
         return _ended(service, f"replica {number}: {reason}; {_spent(restarts)}")
-    service, more = _balanced(service)
+    service, more = balanced(service)
     return service, (*effects, *more)
 
 
+def _ventured(service: Service, replica: Replica) -> bool:
+    """Whether it was to be one of a new layout, and the old one can go on."""
+    forward = service.move is not None and service.move.back is not None
+    return forward and not service.stopping and replica.phase == "starting" and replica.way == service.way
+
+
 def _gone(service: Service, number: int) -> Answer:
-    replica = _find(service, number)
+    replica = found(service, number)
     service = replace(service, replicas=tuple(r for r in service.replicas if r.id != number))
+    if replica is None or service.stopping:
+        return service, ()
     # One that went without having been told to has finished on its own.
-    return (service, ()) if replica is None or service.stopping else _rebalanced(service, replica)
-
-
-def _rebalanced(service: Service, gone: Replica) -> Answer:
-    service, effects = _balanced(service)
-    return service, (routes(service), *effects) if gone.phase == "serving" else effects
+    if _ventured(service, replica):
+        return given_up(service, f"replica {number} ended by itself")
+    service, effects = balanced(service)
+    return service, (routes(service), *effects) if replica.phase == "serving" else effects
 
 
 def _ingress_failed(service: Service, reason: str, user: bool, restarts: int) -> Answer:
@@ -251,14 +137,6 @@ def _stop(service: Service) -> Answer:
 
 def _ended(service: Service, reason: str) -> Answer:
     return replace(service, ended=reason, replicas=(), ingress=False), (End(),)
-
-
-def _with(service: Service, changed: Replica) -> Service:
-    return replace(service, replicas=tuple(changed if r.id == changed.id else r for r in service.replicas))
-
-
-def _find(service: Service, number: int) -> Replica | None:
-    return next((r for r in service.replicas if r.id == number), None)
 
 
 def _spent(restarts: int) -> str:

@@ -1,7 +1,7 @@
 """Carries out what a service's machine decides: the one place where its replicas, ingresses, files and clock meet.
 
 members' words ─▶ Replicas, Ingresses ─▶ events ─decide─▶ effects ─▶ Replicas, Ingresses ─▶ members
-once a second: the ingresses' load ─▶ scale ─▶ Wanted
+once a second: the ingresses' load ─▶ Steering ─▶ Wanted, LayoutWanted                        from outside: post
 """
 
 from __future__ import annotations
@@ -15,17 +15,21 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
-from rayplane.control.autoscale import Limits, Scaler, scale
 from rayplane.control.ingresses import Ingresses
 from rayplane.control.journal import Journal
 from rayplane.control.load import Load
 from rayplane.control.machine import INTERRUPTED
 from rayplane.control.member import Broken, Member, Said, Word
 from rayplane.control.replicas import Replicas
-from rayplane.control.service import (
+from rayplane.control.service import decide
+from rayplane.control.service_record import ServiceRecord, ServiceResult
+from rayplane.control.service_state import (
     DrainReplica,
     End,
     KillReplica,
+    LayoutWanted,
+    MoveEnded,
+    PlaceWanted,
     ReplicaFailed,
     Route,
     Service,
@@ -35,20 +39,20 @@ from rayplane.control.service import (
     StartReplica,
     StopAsked,
     StopIngress,
+    TellMove,
     Wanted,
-    decide,
 )
-from rayplane.control.service_record import ServiceRecord, ServiceResult
 from rayplane.control.service_status import ServiceStatus, service_state
 from rayplane.control.service_task import Ground, ServiceTask
+from rayplane.control.steering import Steering
 from rayplane.control.stop import Stop
 from rayplane.errors import RayplaneError
 
 POLL_S = 0.1
 LOOK_S = 1.0
 """How often load and deadlines are looked at."""
-ROOM_S = 60.0
-"""How long the cluster is taken to have no more room, once it had none."""
+LAST_WORDS_S = 2.0
+"""How long replicas on which nothing runs have to say what they have done."""
 
 log = logging.getLogger(__name__)
 
@@ -67,17 +71,20 @@ class ServiceController:
     """Drives one service to its end. No member of it is left on any way out."""
 
     def __init__(self, task: ServiceTask, ground: Ground, observers: Sequence[ServiceObserver] = ()):
-        self.service = Service()
+        self.service = Service(way=task.way, hold=task.hold)
         self._task, self._observers = task, observers
         self._words: queue.SimpleQueue[tuple[Member, Word]] = queue.SimpleQueue()
+        self._wishes: queue.SimpleQueue[LayoutWanted] = queue.SimpleQueue()
         self._replicas = Replicas(task, ground, self._heard)
         self._ingresses = Ingresses(task, ground, self._heard)
-        self._scaler = Scaler(task.replicas)
-        self._room: tuple[int, float] | None = None
-        """Replicas that the cluster has room for, and until when that is believed; None: as many as there may be."""
+        self._steering = Steering(task)
         self._record = ServiceRecord(task)
         self._journal = Journal(task.directory, "name")
         self._stops = 0
+
+    def post(self, wish: LayoutWanted) -> None:
+        """Another layout is wanted by someone outside; may be called from any thread."""
+        self._wishes.put(wish)
 
     def run(self, stop: Stop) -> ServiceResult:
         """Until the service ends."""
@@ -92,7 +99,7 @@ class ServiceController:
             self._journal.close()
         state, message, exit_code = self._outcome()
         self._record.load = Load()
-        result = self._record.result(state, message, exit_code)
+        result = self._record.result(self.service, state, message, exit_code)
         self._tell(self._record.status(self.service, state, message), at_once=True)
         return result
 
@@ -118,6 +125,8 @@ class ServiceController:
             events += self._events(*self._words.get(timeout=POLL_S))
             for _ in range(self._words.qsize()):
                 events += self._events(*self._words.get_nowait())
+        with suppress(queue.Empty):
+            events.append(self._steering.bounded(self._wishes.get_nowait()))
         return events
 
     def _events(self, member: Member, word: Word) -> list[ServiceEvent]:
@@ -129,7 +138,7 @@ class ServiceController:
             case Said({"type": "served"} as message):
                 self._record.served(self._replicas.number(member), message)
                 return []
-            case Broken(reason, placed=False):
+            case Broken(reason, placed=False) if not self.service.move:
                 return self._no_room(self._replicas.hear(member, word), reason)
         return self._replicas.hear(member, word)
 
@@ -140,9 +149,7 @@ class ServiceController:
         if not phases.count("serving"):
             return [replace(event, user=True) for event in failed if isinstance(event, ReplicaFailed)]
         log.warning("%s: no place for one more replica: %s", self._task.name, reason)
-        self._room = (room, time.monotonic() + ROOM_S)
-        self._scaler = replace(self._scaler, wanted=room)
-        return [Wanted(room)]
+        return [self._steering.no_room(room)]
 
     def _handle(self, events: Sequence[ServiceEvent]) -> None:
         """Each event, with what it leads to, before the next."""
@@ -152,6 +159,7 @@ class ServiceController:
             before = self.service
             self.service, effects = decide(before, event, self._task.restarts)
             if self.service != before:
+                self._steering.noted(before, event)
                 self._note(event)
             for effect in effects:
                 pending.extend(self._carry_out(effect))
@@ -162,15 +170,19 @@ class ServiceController:
                 self._ingresses.start()
             case StopIngress():
                 self._ingresses.drain()
-            case StartReplica(number):
-                self._replicas.start(number)
+            case StartReplica(number, way):
+                self._replicas.start(number, way)
             case DrainReplica(number):
                 self._replicas.drain(number)
             case KillReplica(number):
                 return self._replicas.kill(number)
             case Route(replicas):
                 self._ingresses.route(replicas)
+            case TellMove(way, reason):
+                return [MoveEnded(way, reason)]
             case End():
+                if not self.service.ended and self._stops < 2:
+                    self._last_words()
                 self._end()
         return []
 
@@ -178,26 +190,19 @@ class ServiceController:
         """What the clock brings: deadlines, the load, another number of replicas."""
         load = self._ingresses.load(now_s)
         self._record.load = load or Load()
-        self._handle([*self._ingresses.overdue(now_s), *self._replicas.overdue(now_s, load)])
+        self._handle([*self._ingresses.overdue(now_s), *map(self._without_place, self._replicas.overdue(now_s, load))])
         if not self.service.stopping:
-            self._scale(load, now_s)
+            self._handle(self._steering.look(self.service, load, now_s))
         if self.service.ended is None:
             self._tell(self._record.status(self.service), at_once=True)
 
-    def _scale(self, load: Load | None, now_s: float) -> None:
-        serving = sum(replica.phase == "serving" for replica in self.service.replicas)
-        settled = serving == len(self.service.replicas)
-        wanted = self._scaler.wanted
-        self._scaler = scale(self._scaler, load, serving if settled else -1, now_s, self._limits(now_s), self._task.holds)
-        if self._scaler.wanted != wanted:
-            self._handle([Wanted(self._scaler.wanted)])
-
-    def _limits(self, now_s: float) -> Limits:
-        limits = self._task.limits
-        if self._room and now_s >= self._room[1]:
-            self._room = None
-        most = min(limits.most, self._room[0]) if self._room else limits.most
-        return replace(limits, most=most, least=min(limits.least, most))
+    def _without_place(self, event: ServiceEvent) -> ServiceEvent:
+        """A replica that nobody could make room for is not wanted for a while; in a move that is for the service to decide."""
+        if not isinstance(event, PlaceWanted) or event.others or self.service.move:
+            return event
+        room = sum(replica.phase in ("serving", "starting") for replica in self.service.replicas) - 1
+        log.warning("%s: no devices for one more replica", self._task.name)
+        return self._steering.no_room(room)
 
     def _note(self, event: ServiceEvent) -> None:
         ended = self.service.ended is not None
@@ -216,6 +221,12 @@ class ServiceController:
     def _urls(self) -> list[str]:
         addresses = self._ingresses.addresses
         return [f"http://{_reachable(address, node)}" for node, address in sorted(addresses.items())]
+
+    def _last_words(self) -> None:
+        self._replicas.leave()
+        end_s = time.monotonic() + LAST_WORDS_S
+        while self._replicas.left and time.monotonic() < end_s:
+            self._listen()
 
     def _end(self) -> None:
         """Kill all that is left, together, and wait for it."""

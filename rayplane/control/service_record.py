@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rayplane.control.load import Load, ReplicaLoad
-from rayplane.control.service import IngressFailed, ReplicaFailed, Service, ServiceEvent
+from rayplane.control.service_state import IngressFailed, MoveEnded, ReplicaFailed, Service, ServiceEvent
 from rayplane.control.service_status import ReplicaStatus, ServiceStatus, service_state
 from rayplane.control.service_task import ServiceTask
 from rayplane.control.status import this_process
 from rayplane.runtime.group import Message, served_report
+from rayplane.spec.layout import Layout
 from rayplane.spec.report import StageUse, stage_use
 
 
@@ -32,6 +33,8 @@ class ServiceResult:
     stages: tuple[StageUse, ...]
     restarts: int
     wall_s: float
+    layout: Layout
+    """Of a replica, at the end."""
 
 
 class ServiceRecord:
@@ -65,6 +68,8 @@ class ServiceRecord:
         if isinstance(event, ReplicaFailed | IngressFailed):
             self.restarts += 1
             self._message = f"replica {event.id}: {event.reason}" if isinstance(event, ReplicaFailed) else event.reason
+        if isinstance(event, MoveEnded) and event.reason:
+            self._message = f"did not move to {event.way}: {event.reason}"
 
     def status(self, service: Service, state: str = "", message: str = "") -> ServiceStatus:
         """For whoever looks from outside."""
@@ -75,7 +80,7 @@ class ServiceRecord:
             state=state or service_state(service),
             urls=self._urls,
             model=self._task.model,
-            layout=str(self._task.replica.layout).removesuffix(" mb1"),  # microbatches are of training
+            layout=str(service.way),
             wanted=service.wanted,
             replicas=tuple(_of(service, load)),
             requests_s=round(load.requests_s, 3),
@@ -89,13 +94,17 @@ class ServiceRecord:
             pid=pid,
             host=host,
             updated_unix_s=time.time(),
+            moving=service.move is not None and service.ended is None,
+            moves=service.moves,
+            moves_given_up=service.given_up,
         )
 
-    def result(self, state: str, message: str, exit_code: int) -> ServiceResult:
+    def result(self, service: Service, state: str, message: str, exit_code: int) -> ServiceResult:
         """The end of the run."""
         stages = tuple(stage_use(*place, dict(self._seconds[place])) for place in sorted(self._seconds))
         wall_s = time.monotonic() - self._began_s
-        return ServiceResult(state, message, exit_code, self._urls, self._steps, self._tokens, stages, self.restarts, wall_s)
+        done = (self._urls, self._steps, self._tokens, stages, self.restarts, wall_s)
+        return ServiceResult(state, message, exit_code, *done, service.way.layout)
 
 
 def _of(service: Service, load: Load) -> list[ReplicaStatus]:
@@ -103,5 +112,5 @@ def _of(service: Service, load: Load) -> list[ReplicaStatus]:
     for replica in service.replicas:
         seen = load.replicas.get(replica.id, ReplicaLoad(state=""))
         figures = (seen.state, seen.running, seen.waiting, seen.kv_usage)
-        out.append(ReplicaStatus(replica.id, replica.phase, replica.address, *figures))
+        out.append(ReplicaStatus(replica.id, replica.phase, replica.address, *figures, str(replica.way)))
     return out

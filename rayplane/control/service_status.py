@@ -12,7 +12,7 @@ from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from rayplane.control.service import Service
+from rayplane.control.service_state import Service
 from rayplane.control.status import STATUS_FILE
 from rayplane.errors import RayplaneError
 
@@ -31,6 +31,7 @@ class ReplicaStatus:
     running: int
     waiting: int
     kv_usage: float
+    layout: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class ServiceStatus:
     urls: tuple[str, ...]
     model: str
     layout: str
-    """Of a replica."""
+    """Of a replica that starts now; in a move that to which it goes."""
     wanted: int
     replicas: tuple[ReplicaStatus, ...]
     requests_s: float
@@ -58,6 +59,11 @@ class ServiceStatus:
     host: str
     updated_unix_s: float
     kind: Literal["serves"] = "serves"
+    moving: bool = False
+    """Whether replicas of one layout take the place of those of another."""
+    moves: int = 0
+    """To other layouts."""
+    moves_given_up: int = 0
 
 
 _READER = TypeAdapter(ServiceStatus)

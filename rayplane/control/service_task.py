@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rayplane.control.autoscale import Holds, Limits
+from rayplane.control.berths import Berth, Place
+from rayplane.control.relayout import Ask
+from rayplane.control.way import Ability, Way
 from rayplane.runtime.group import Launch, WorkerGroup
 from rayplane.spec.layout import Layout
 from rayplane.spec.plan import Placement, Slot
@@ -21,33 +23,42 @@ class ServiceTask:
     directory: Path
     """The job's folder: state.json, events.jsonl, logs."""
     replica: Launch
-    """Of one of them; its name, place, log folder and its config's `replica` are set for each."""
+    """Of one of them; its name, layout, place, log folder and its config's `replica`, `layout` and `threads` are set for each."""
     ingress: Launch
     """The same; its config gets the replicas, and its node's port once that is known."""
-    berths: tuple[Placement, ...]
-    """Where replicas can be; as many as there may ever be."""
+    way: Way
+    """How they are cut to begin with."""
     replicas: int
     """To begin with."""
-    limits: Limits
+    devices: int
+    """That there are."""
+    place: Place
+    ability: Callable[[Way], Ability]
+    """Of a way; RayplaneError where replicas cannot be cut so, or may not."""
     restarts: int
     """In a row, without one that came to serve."""
     drain_s: float
     model: str
     """What requests call it."""
-    holds: Holds
+    ask: Ask | None = None
+    """For another way under another load; None where the layout is fixed."""
+    hold: bool = False
+    """Whether requests may wait at the ingresses while the only replica moves."""
     start_timeout_s: float = 900.0
     """From a replica's start until it serves: imports, rendezvous, reading weights."""
 
-    def replica_launch(self, number: int, berth: int) -> Launch:
+    def replica_launch(self, number: int, way: Way, berth: Berth) -> Launch:
         """Of a replica at a berth."""
         launch, name = self.replica, f"replica-{number}"
         return replace(
             launch,
             name=f"{launch.name}/{name}",
-            placement=self.berths[berth],
-            first_device=berth * launch.layout.size,
+            layout=way.layout,
+            cores=way.cores,
+            placement=berth.placement,
+            devices=berth.devices[:: way.cores],
             log_dir=str(Path(launch.log_dir) / name),
-            config={**launch.config, "replica": str(number)},
+            config={**launch.config, "replica": str(number), "layout": asdict(way.layout), "threads": way.cores},
         )
 
     def ingress_launch(self, node: str, port: int | None, replicas: list[dict[str, Any]]) -> Launch:

@@ -12,13 +12,31 @@ from rayplane.plan.choice.place import place
 from rayplane.plan.machine.cores import machines
 from rayplane.plan.serving.serve_plan import Demand, Option
 from rayplane.plan.serving.serve_price import Entry, priced
+from rayplane.plan.serving.serve_rules import fewest
 from rayplane.plan.serving.serve_search import entry_of
+from rayplane.plan.serving.served import Cut
 from rayplane.plan.serving.serving import asked_of
 from rayplane.spec.cluster import ClusterSpec
 from rayplane.spec.job import ServeJob
 from rayplane.spec.layout import Layout
 from rayplane.spec.model import ModelSpec
 from rayplane.spec.plan import Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What is asked of a service: requests a second, and of one the tokens in, out, and those that the prefix cache has."""
+
+    requests_s: float
+    prompt: float
+    output: float
+    cached: float = 0.0
+    """Share of the prompt."""
+
+    def demand(self, asked: Demand) -> Demand:
+        """The job's demand, of such requests."""
+        prompt, output = max(1, round(self.prompt)), max(1, round(self.output))
+        return replace(asked, prompt=prompt, output=output, rate=self.requests_s, cached=min(1.0, self.cached))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +67,27 @@ class Capacity:
                 continue
         return place(self.layout, self.entry.on.cluster)
 
-    def holds(self, replicas: int, requests_s: float, prompt: float, output: float) -> bool:
-        """Whether so many replicas hold the limits for requests of these lengths, in tokens."""
-        if not requests_s:
-            return True
-        demand = replace(self.demand, prompt=max(1, round(prompt)), output=max(1, round(output)), rate=requests_s)
-        return not priced(self.entry, demand, replicas, requests_s).misses
+    def holds(self, replicas: int, measured: Measured) -> bool:
+        """Whether so many replicas hold the limits."""
+        demand = measured.demand(self.demand)
+        return not measured.requests_s or not priced(self.entry, demand, replicas, measured.requests_s).misses
+
+    def fewest(self, measured: Measured) -> Option | None:
+        """As many replicas as hold the limits; None where all that there may be do not."""
+        demand, least = measured.demand(self.demand), min(self.demand.least, self.most)
+        return fewest(self.entry, demand, measured.requests_s, least, self.most)
 
 
 def capacity_of(job: ServeJob, model: ModelSpec, cluster: ClusterSpec, chosen: Option) -> Capacity:
-    """Of a plan's best option on the cluster that it is for."""
+    """Of a plan's option on the cluster that it is for."""
+    return capacity_for(job, model, cluster, chosen.layout, chosen.cores)
+
+
+def capacity_for(job: ServeJob, model: ModelSpec, cluster: ClusterSpec, layout: Layout, cores: int) -> Capacity:
+    """Of replicas cut so, whatever a plan would choose; PlacementError where the cluster has no such ranks."""
     asked = asked_of(job, model, cluster)
-    on = next(m for m in machines(cluster, asked.served.formats.tables) if m.cores == chosen.cores)
-    return Capacity(entry_of(asked.served, chosen.cut, on, asked.engine), asked.demand, chosen.boundaries)
+    on = next((m for m in machines(cluster, asked.served.formats.tables) if m.cores == cores), None)
+    if on is None:
+        raise PlacementError(f"no rank has {cores} cores here; the largest node has {max(n.devices for n in cluster.nodes)}")
+    cut = Cut(tp=layout.tp, pp=layout.pp, cp=layout.cp)
+    return Capacity(entry_of(asked.served, cut, on, asked.engine), asked.demand, layout.boundaries)

@@ -37,6 +37,8 @@ class Demand:
     """Replicas at least."""
     most: int | None = None
     """Replicas at most; None: as many as there is room for."""
+    most_devices: int | None = None
+    """Of all replicas; None: as many as there are."""
 
     @property
     def limited(self) -> bool:

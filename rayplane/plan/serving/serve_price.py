@@ -56,7 +56,8 @@ class Entry:
 
     def most(self, demand: Demand) -> int:
         """Replicas that there may be."""
-        return min(self.room_for, demand.most or self.room_for)
+        allowed = self.room_for if demand.most_devices is None else demand.most_devices // self.devices
+        return min(self.room_for, demand.most or self.room_for, allowed)
 
     def __str__(self) -> str:
         return named(self.replica.cut, self.on.cores)

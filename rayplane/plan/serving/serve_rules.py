@@ -47,7 +47,10 @@ def cheapest(entries: list[Entry], demand: Demand, rate: float, refused: list[Re
 
 
 def _held(entry: Entry, demand: Demand) -> str:
-    return f"the cluster holds {entry.room_for}" if entry.most(demand) == entry.room_for else f"serve.replicas.max is {demand.most}"
+    most = entry.most(demand)
+    if most == entry.room_for:
+        return f"the cluster holds {most}"
+    return f"serve.replicas.max is {most}" if most == demand.most else f"limits.max_devices is {demand.most_devices}"
 
 
 def fewest(entry: Entry, demand: Demand, rate: float, least: int, most: int) -> Option | None:

@@ -128,8 +128,11 @@ def entry_of(served: Served, cut: Cut, on: Machines, engine: Engine) -> Entry:
 
 
 def _too_few(entry: Entry, demand: Demand) -> str:
-    few = f"serve.replicas.min: {demand.least} replicas are wanted, the cluster holds {entry.room_for}"
-    return few if entry.room_for < demand.least else ""
+    if entry.room_for < demand.least:
+        return f"serve.replicas.min: {demand.least} replicas are wanted, the cluster holds {entry.room_for}"
+    if demand.most_devices is not None and (size := demand.least * entry.devices) > demand.most_devices:
+        return f"limits.max_devices: {demand.least} x {entry} takes {size}, allowed are {demand.most_devices}"
+    return ""
 
 
 def _answer(entry: Entry, demand: Demand, best: Option, rule: str) -> ServePlan:
@@ -139,10 +142,12 @@ def _answer(entry: Entry, demand: Demand, best: Option, rule: str) -> ServePlan:
 def _given(served: Served, demand: Demand, ways: tuple[Machines, ...], engine: Engine, pinned: Pinned) -> ServePlan:
     """The layout that the job gives, with the most cores that leave it room."""
     size = pinned.cut.size * (pinned.replicas or demand.least)
-    on = next((m for m in ways if m.num_devices >= size), None)
+    most = math.inf if demand.most_devices is None else demand.most_devices
+    on = next((m for m in ways if m.num_devices >= size and size * m.cores <= most), None)
     if on is None:
-        have = ways[-1].num_devices
-        wanted = f"{pinned.replicas or demand.least} x {pinned.cut} needs {size} devices, the cluster has {have}"
+        have = int(min(ways[-1].num_devices, most))
+        whose = "the cluster has" if have == ways[-1].num_devices else "limits.max_devices is"
+        wanted = f"{pinned.replicas or demand.least} x {pinned.cut} needs {size} devices, {whose} {have}"
         raise PlacementError(f"layout: {wanted}; use {_at_most(have, pinned.cut)}, or more devices")
     entry = entry_of(served, pinned.cut, on, engine)
     if reason := lack(entry, demand):

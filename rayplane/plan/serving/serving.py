@@ -46,7 +46,8 @@ def asked_of(job: ServeJob, model: ModelSpec, cluster: ClusterSpec) -> Asked:
     layout = job.layout
     pinned = None if layout == "auto" else Pinned(Cut(tp=layout.tp, pp=layout.pp, cp=layout.cp), layout.dp)
     on_cores = bool(cluster.nodes) and slowest(cluster).is_host
-    return Asked(served_of(job, model), demand_of(job.serve, model), engine_of(job.serve, on_cores), pinned)
+    demand = replace(demand_of(job.serve, model), most_devices=job.limits.max_devices)
+    return Asked(served_of(job, model), demand, engine_of(job.serve, on_cores), pinned)
 
 
 def served_of(job: ServeJob, model: ModelSpec) -> Served:
