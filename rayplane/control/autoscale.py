@@ -91,18 +91,34 @@ def scale(scaler: Scaler, load: Load | None, serving: int, now_s: float, limits:
     return scaler
 
 
+def pressed(load: Load, limits: Limits) -> bool:
+    """Whether requests meet more than the limits allow, or wait."""
+    return _queued(load, limits) or _late(load, limits)
+
+
+def relaxed(load: Load, limits: Limits) -> bool:
+    """Whether they meet far less, and nobody waits."""
+    ttft_s, itl_s = load.ttft_p99_s or 0.0, load.itl_p99_s or 0.0
+    return ttft_s <= CALM * limits.ttft_s and itl_s <= CALM * limits.itl_s and not _queued(load, limits)
+
+
+def _queued(load: Load, limits: Limits) -> bool:
+    waited = load.waiting > 0 and (load.queue_p99_s or 0.0) > limits.queue_s
+    return load.refused_s > 0 or load.unplaced > 0 or waited
+
+
+def _late(load: Load, limits: Limits) -> bool:
+    return (load.ttft_p99_s or 0.0) > limits.ttft_s or (load.itl_p99_s or 0.0) > limits.itl_s
+
+
 def _noted(scaler: Scaler, load: Load, now_s: float, limits: Limits) -> Scaler:
     """Since when what is the case."""
-    ttft_s, itl_s, queue_s = load.ttft_p99_s or 0.0, load.itl_p99_s or 0.0, load.queue_p99_s or 0.0
-    queued = load.refused_s > 0 or load.unplaced > 0 or (load.waiting > 0 and queue_s > limits.queue_s)
-    late = ttft_s > limits.ttft_s or itl_s > limits.itl_s
-    relaxed = ttft_s <= CALM * limits.ttft_s and itl_s <= CALM * limits.itl_s
     idle = load.offered_s == 0 and load.running == 0
     return replace(
         scaler,
-        queued_since_s=_since(scaler.queued_since_s, queued, now_s),
-        late_since_s=_since(scaler.late_since_s, late, now_s),
-        calm_since_s=_since(scaler.calm_since_s, relaxed and not queued, now_s),
+        queued_since_s=_since(scaler.queued_since_s, _queued(load, limits), now_s),
+        late_since_s=_since(scaler.late_since_s, _late(load, limits), now_s),
+        calm_since_s=_since(scaler.calm_since_s, relaxed(load, limits), now_s),
         idle_since_s=_since(scaler.idle_since_s, idle, now_s),
     )
 

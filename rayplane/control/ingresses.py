@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from rayplane.control.load import Load, load_of
 from rayplane.control.member import Broken, Finished, Member, Over, Said, Word
-from rayplane.control.service import IngressDone, IngressFailed, ServiceEvent
+from rayplane.control.service_state import IngressDone, IngressFailed, ServiceEvent
 from rayplane.control.service_task import Ground, ServiceTask
 from rayplane.runtime.group import Message
 

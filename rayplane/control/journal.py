@@ -1,6 +1,6 @@
 """What a controller leaves in its job's folder: `events.jsonl`, one line per event, and `state.json`, at most once a second.
 
-{"unix_s": 1764444444.1, "event": "StepDone", "step": 7, "loss": 2.5, "state": "running"}
+{"unix_s": 1764444444.1, "event": "StepDone", "step": 7, "loss": 2.5, "state": "running"}        how it is read back: event_log.py
 
 A disk that is full costs lines of the journal, never the job: what the ranks can still save decides.
 """
@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from rayplane.control.event import Event, StepDone
-from rayplane.control.service import ServiceEvent
+from rayplane.control.event_log import Shorthand
+from rayplane.control.service_state import ServiceEvent
 from rayplane.control.service_status import ServiceStatus
 from rayplane.control.status import EVENTS_FILE, Status, write_status
 from rayplane.errors import RayplaneError
@@ -28,11 +30,16 @@ log = logging.getLogger(__name__)
 class Journal:
     """Writes one job's event log and state. `unix_s` is the caller's clock."""
 
-    def __init__(self, directory: Path, field: str = "train.checkpoint.dir"):
-        """`field` is the one of the job that names the folder. RayplaneError where nothing can be written there."""
+    def __init__(self, directory: Path, field: str = "train.checkpoint.dir", opening: dict[str, Any] | None = None):
+        """`field` is the one of the job that names the folder; `opening` stands in the first line of the run.
+
+        RayplaneError where nothing can be written there.
+        """
         self._directory = directory
+        self._shorthand, self._opening = Shorthand(), {"run": opening} if opening else {}
         try:
             directory.mkdir(parents=True, exist_ok=True)
+            _mend(directory / EVENTS_FILE)
             self._events = (directory / EVENTS_FILE).open("a", buffering=1)
         except OSError as error:
             raise RayplaneError(f"{field}: cannot write to {error.filename}: {error.strerror}") from error
@@ -41,7 +48,8 @@ class Journal:
 
     def event(self, state: str, event: Event | ServiceEvent, unix_s: float) -> None:
         """Append an event and the name of the state that it led to."""
-        line = {"unix_s": round(unix_s, 3), "event": type(event).__name__, **asdict(event), "state": state}
+        line = {"unix_s": round(unix_s, 3), "event": type(event).__name__, **self._shorthand.written(event), "state": state}
+        line, self._opening = {**line, **self._opening}, {}
         with self._forgiving():
             self._events.write(json.dumps(line) + "\n")
 
@@ -66,6 +74,19 @@ class Journal:
             if not self._failed:
                 log.warning("%s: %s; the job goes on", self._directory, error.strerror)
             self._failed = True
+
+
+def _mend(path: Path) -> None:
+    """Take away a last line that an earlier controller left half written, or ours would go on in it."""
+    if not path.exists():
+        return
+    with path.open("rb+") as file:
+        if not file.seek(0, os.SEEK_END):
+            return
+        file.seek(-1, os.SEEK_END)
+        if file.read(1) != b"\n":
+            file.seek(0)
+            file.truncate(file.read().rfind(b"\n") + 1)
 
 
 def loss_of(directory: Path, step: int) -> float | None:

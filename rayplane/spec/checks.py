@@ -1,7 +1,8 @@
 """What no single field shows: values that are fine alone and impossible together.
 
-model     exactly one of preset, path and numbers; the numbers make a model
-train     warmup_steps <= steps, min_lr <= lr, seq_len <= max_seq, bytes fit the vocabulary, files are there, all paths weighted or none
+model     exactly one of preset, path and numbers; the numbers make a model; not one of the job's own checkpoints
+train     warmup_steps <= steps, min_lr <= lr, memory_every <= every, seq_len <= max_seq, bytes fit the vocabulary, files are there,
+          all paths weighted or none
 layout    boundaries add up to the model, no rank is left without a head, a row or a sample; the runtime can execute it
 """
 
@@ -11,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rayplane.errors import Problem, SpecError
+from rayplane.spec.checkpoint_path import checkpoint_at
 from rayplane.spec.files import file_problems, is_prefix, path_problems
-from rayplane.spec.job import DataSection, LayoutSection, TrainSection
+from rayplane.spec.job import CheckpointSection, DataSection, LayoutSection, TrainSection
 from rayplane.spec.layout import unsupported
 from rayplane.spec.model import ModelSpec
 from rayplane.spec.model_section import ModelSection
@@ -42,14 +44,14 @@ def check_sections(sections: Sections) -> list[Problem]:
         message = f"{sections.model.dtype} is for jobs that serve; a job that trains says train.precision"
         problems.append(Problem(message, "model.dtype"))
     if train:
-        problems += _optimizer(train) + _trace(train)
+        problems += _optimizer(train) + _trace(train) + _memory(train.checkpoint)
         problems += _weights(train.data)
         faults = path_problems(train, sections.local)
         problems += faults
         if sections.local and not faults:
             problems += file_problems(train) + tokenizer_problems(train.data.tokenizer, sections.model if model else None)
     if train and model and not faults:
-        problems += _fits(train, model)
+        problems += _fits(train, model) + _own(sections.model, train)
     if layout:
         problems += [Problem(reason, f"layout.{field}") for field, reason in unsupported(layout.layout(1))]
         problems += _batch(layout, train) + _sequence(layout, train) if train else []
@@ -63,6 +65,17 @@ def checked_model(section: ModelSection | None) -> tuple[ModelSpec | None, list[
         return (load_model(section) if section else None), []
     except SpecError as e:
         return None, list(e.problems)
+
+
+def _own(model: ModelSection | None, train: TrainSection) -> list[Problem]:
+    """A job that starts from its own checkpoints would lose the one it starts from."""
+    if model is None or model.path is None or "://" in model.path:
+        return []
+    folder, place = (Path(path).expanduser().absolute() for path in (train.checkpoint.dir, model.path))
+    if not place.is_relative_to(folder) or checkpoint_at(place) is None:
+        return []
+    message = "lies in train.checkpoint.dir, from which old checkpoints go; a job goes on from its own by itself: name another dir"
+    return [Problem(message, "model.path")]
 
 
 def _optimizer(train: TrainSection) -> list[Problem]:
@@ -81,6 +94,17 @@ def _trace(train: TrainSection) -> list[Problem]:
         return []
     message = f"{train.trace.first} is more than train.steps ({train.steps}); nothing would be recorded"
     return [Problem(message, "train.trace.first")]
+
+
+def _memory(section: CheckpointSection) -> list[Problem]:
+    problems = []
+    if section.memory_every is not None and section.memory_every > section.every:
+        message = f"{section.memory_every} is more than every ({section.every}); the disk's state would be newer, use a smaller number"
+        problems.append(Problem(message, "train.checkpoint.memory_every"))
+    if not Path(section.memory_dir).is_absolute():
+        message = f"'{section.memory_dir}' is not a whole path, and ranks run anywhere; write one that begins with /"
+        problems.append(Problem(message, "train.checkpoint.memory_dir"))
+    return problems
 
 
 def _weights(data: DataSection) -> list[Problem]:

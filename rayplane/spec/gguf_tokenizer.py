@@ -5,6 +5,7 @@ tokenizer.ggml.pre            name of the rule that cuts text before BPE, one of
 tokenizer.ggml.tokens         a text per id; token_type 3 is a control token, 4 one that the user defined
 tokenizer.ggml.merges         "left right", the first to be merged first
 tokenizer.ggml.eos_token_id   ends a document
+tokenizer.ggml.bos_token_id   begins one, where add_bos_token says so, or where it says nothing and the rule `pre` does
 tokenizer.chat_template       how a conversation becomes text, where there is one
 """
 
@@ -31,12 +32,14 @@ class Split:
     """Text is brought to Unicode's composed form first."""
     ignore_merges: bool = False
     """A word that is a token is not merged from its bytes."""
+    begins: bool = False
+    """Texts begin with the token for it, unless the file says otherwise."""
 
 
 SPLITS = {
     "gpt-2": Split(),
     "smollm": Split(digits=True),
-    "llama-bpe": Split(WORDS + "{1,3}" + REST, ignore_merges=True),
+    "llama-bpe": Split(WORDS + "{1,3}" + REST, ignore_merges=True, begins=True),
     "qwen2": Split(WORDS + REST, nfc=True),
 }
 """By `tokenizer.ggml.pre`: those of the families that the model covers."""
@@ -55,6 +58,10 @@ class GgufTokenizer:
     split: Split
     end: int | None
     chat_template: str
+    begin: int | None
+    adds_begin: bool
+    adds_end: bool
+    """Whether the two stand around a text that is read as a prompt."""
 
 
 def gguf_tokenizer(fields: Mapping[str, Any]) -> GgufTokenizer:
@@ -67,10 +74,20 @@ def gguf_tokenizer(fields: Mapping[str, Any]) -> GgufTokenizer:
     def of_kind(wanted: int) -> tuple[str, ...]:
         return tuple(token for token, kind in zip(tokens, kinds, strict=False) if kind == wanted)
 
-    end = fields.get("tokenizer.ggml.eos_token_id")
+    begin, end = (fields.get(f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos"))
     split = SPLITS[fields["tokenizer.ggml.pre"]]
-    merges, template = tuple(fields["tokenizer.ggml.merges"]), fields.get("tokenizer.chat_template", "")
-    return GgufTokenizer(tokens, merges, of_kind(CONTROL), of_kind(USER_DEFINED), split, end, template)
+    return GgufTokenizer(
+        tokens=tokens,
+        merges=tuple(fields["tokenizer.ggml.merges"]),
+        control=of_kind(CONTROL),
+        user_defined=of_kind(USER_DEFINED),
+        split=split,
+        end=end,
+        chat_template=fields.get("tokenizer.chat_template", ""),
+        begin=begin,
+        adds_begin=begin is not None and bool(fields.get("tokenizer.ggml.add_bos_token", split.begins)),
+        adds_end=end is not None and bool(fields.get("tokenizer.ggml.add_eos_token", False)),
+    )
 
 
 def _fault(fields: Mapping[str, Any]) -> str:
@@ -83,4 +100,8 @@ def _fault(fields: Mapping[str, Any]) -> str:
         return f"cuts text by the rule {pre!r}, and only {', '.join(SPLITS)} are known"
     if missing := [name for name in ("tokens", "merges") if not isinstance(fields.get(f"tokenizer.ggml.{name}"), tuple)]:
         return f"carries a tokenizer without {' and '.join(missing)}"
+    for name in ("bos", "eos"):
+        number, count = fields.get(f"tokenizer.ggml.{name}_token_id"), len(fields["tokenizer.ggml.tokens"])
+        if number is not None and number >= count:
+            return f"says that its {name} token is number {number}, and has {count} of them"
     return ""

@@ -23,7 +23,7 @@ from rayplane.spec.serve_checks import ServeSections, check_serving
 from rayplane.spec.serve_section import ServeLayoutSection, ServeSection
 from rayplane.spec.source import load_model, model_folder
 
-__all__ = ["load_job", "load_model", "load_serving", "load_training", "model_folder"]
+__all__ = ["load_afar", "load_job", "load_model", "load_serving", "load_training", "model_folder"]
 
 S = TypeVar("S", bound=Section)
 
@@ -31,6 +31,15 @@ S = TypeVar("S", bound=Section)
 def load_job(path: Path) -> AnyJob:
     """Read and check a job file. Raises SpecError with every problem found, in the order of the file's lines."""
     return _checked(read_document(path))
+
+
+def load_afar(path: Path) -> AnyJob:
+    """A job that is to run elsewhere: the files that it names need not be on this machine. SpecError with everything else."""
+    document = read_document(path)
+    problems = [p for p in _problems(document, local=False) if p.field != "model.path"]
+    if problems:
+        raise SpecError(problems)
+    return kind_of(document).model_validate(document.value)
 
 
 def load_training(path: Path, command: str) -> TrainJob:
@@ -52,14 +61,19 @@ def load_serving(path: Path, command: str) -> ServeJob:
 
 
 def _checked(document: Document) -> AnyJob:
-    problems = [*document.problems, *schema_problems(document)]
-    problems += [document.locate(p) for p in _together(document, problems)]
-    if problems:
-        raise SpecError(sorted(problems, key=lambda p: p.line))
+    if problems := _problems(document, document.value.get("cluster", "auto") == "auto"):
+        raise SpecError(problems)
     return kind_of(document).model_validate(document.value)
 
 
-def _together(document: Document, problems: list[Problem]) -> list[Problem]:
+def _problems(document: Document, local: bool) -> list[Problem]:
+    """Every problem, in the order of the file's lines. `local`: the job's files must be on this machine."""
+    problems = [*document.problems, *schema_problems(document)]
+    problems += [document.locate(p) for p in _together(document, problems, local)]
+    return sorted(problems, key=lambda p: p.line)
+
+
+def _together(document: Document, problems: list[Problem], local: bool) -> list[Problem]:
     """What the sections without problems of their own say together, so that it is checked in the same go."""
     bad = {field_path(p.field)[0] for p in problems if p.field}
 
@@ -67,7 +81,6 @@ def _together(document: Document, problems: list[Problem]) -> list[Problem]:
         value = document.value.get(name)
         return kind.model_validate(value) if name not in bad and isinstance(value, dict) else None
 
-    local = document.value.get("cluster", "auto") == "auto"
     model = good("model", ModelSection)
     if kind_of(document) is ServeJob:
         return check_serving(ServeSections(model, good("serve", ServeSection), good("layout", ServeLayoutSection), local))

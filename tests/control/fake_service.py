@@ -9,15 +9,17 @@ from functools import partial
 from dummies import eventually
 
 from rayplane.control.autoscale import Limits
+from rayplane.control.berths import Berth
 from rayplane.control.service_loop import ServiceController
 from rayplane.control.service_status import read_service
 from rayplane.control.service_task import Ground, ServiceTask
 from rayplane.control.stop import Stop
+from rayplane.control.way import Ability, Way
 from rayplane.runtime.group import Launch, RankMessage
 from rayplane.spec.layout import Layout
 from rayplane.spec.plan import Placement, Slot
 
-TRAFFIC = {"requests_s": 1.0, "prompt_tokens_s": 10.0, "output_tokens_s": 10.0, "refused_s": 0.0}
+TRAFFIC = {"requests_s": 1.0, "prompt_tokens_s": 10.0, "cached_tokens_s": 0.0, "output_tokens_s": 10.0, "refused_s": 0.0}
 TRAFFIC |= {"ttft_p99_s": 0.1, "itl_p99_s": 0.01, "queue_p99_s": 0.0, "running": 1, "unplaced": 0}
 
 
@@ -37,7 +39,9 @@ class FakeMember:
         if launch.entry == "replica" and self.world.refuse:
             raise self.world.refuse
         self.world.groups.append(self)
-        if not self.world.silent:
+        if self.world.sick(launch):
+            self.say(type="failed", kind="user", message="no such kernel")
+        elif not self.world.silent:
             self.say(type="started", step=0)
             self.say(type="serving", address="127.0.0.1:80" if launch.entry == "ingress" else f"at-{self.name}")
 
@@ -64,25 +68,32 @@ class FakeMember:
         self.closed = True
 
 
+def place(way, free):
+    """The first devices that are free, wherever they are."""
+    devices = tuple(sorted(free))[: way.devices]
+    return Berth(Placement((Slot(0, 0, 0, (0,), "", ""),)), devices) if len(devices) == way.devices else None
+
+
 class World:
     """What the groups do, and the controller on them. `traffic`: changes to TRAFFIC; None: the ingress says nothing of it."""
 
     def __init__(self, directory, replicas=1, least=1, most=2, berths=2, restarts=2, holds=lambda n, load: True, **task):
         self.groups, self.traffic, self.drains, self.silent, self.refuse = [], {}, True, False, None
+        self.sick = lambda launch: False
         launch = partial(Launch, "svc", Layout(), Placement(()), log_dir=str(directory / "logs"))
-        places = tuple(Placement((Slot(0, 0, 0, (0,), "", ""),)) for _ in range(berths))
         self.task = ServiceTask(
             name="svc",
             directory=directory,
             replica=launch(entry="replica", config={}),
             ingress=launch(entry="ingress", config={"port": 0}),
-            berths=places,
+            way=Way(),
             replicas=replicas,
-            limits=Limits(least, most, 0.5, 0.05),
+            devices=berths,
+            place=place,
+            ability=lambda way: Ability(Limits(least, min(most, berths // way.devices), 0.5, 0.05), holds),
             restarts=restarts,
             drain_s=5.0,
             model="m",
-            holds=holds,
             **task,
         )
         self.stop, self.result, self.error = Stop(), None, None

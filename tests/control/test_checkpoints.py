@@ -1,7 +1,7 @@
 """Complete or absent."""
 
 from rayplane.control.checkpoints import Checkpoint, newest
-from rayplane.train.manifest import complete, folder_name
+from rayplane.spec.manifest import complete, folder_name
 
 
 def save(directory, step, manifest=True):

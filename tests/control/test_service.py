@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rayplane.control.service import (
+from rayplane.control.service import decide
+from rayplane.control.service_state import (
     DrainReplica,
     End,
     IngressDone,
@@ -21,7 +22,6 @@ from rayplane.control.service import (
     StopAsked,
     StopIngress,
     Wanted,
-    decide,
 )
 
 RESTARTS = 2
