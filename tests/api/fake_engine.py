@@ -174,7 +174,7 @@ class FakeEngine:
         age = self.loop.time() - self.hung_at if self.hung else 0.0
         used = sum(len(work.tokens) for work in self.live.values())
         running = min(len(self.live), self.max_sequences)
-        return Pulse(self.steps, age, self.step_s, len(self.live) - running, running, used, self.kv_tokens, 3)
+        return Pulse(self.steps, age, self.step_s, len(self.live) - running, running, used, self.kv_tokens, 3, 8, 5)
 
     async def _pulse(self):
         while True:

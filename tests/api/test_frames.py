@@ -33,7 +33,7 @@ FRAMES = [
         (Started(1, 3, 0.5),),
     ),
     Refused(1, "no", "prompt"),
-    Pulse(10, 0.5, 0.02, 1, 2, 300, 4000, 0),
+    Pulse(10, 0.5, 0.02, 1, 2, 300, 4000, 0, 40, 25),
 ]
 ids = st.integers(0, 2**32)
 progress = st.builds(Progress, ids, st.lists(ids, max_size=3).map(tuple), st.sampled_from([None, *FinishReason]), st.none())

@@ -52,6 +52,8 @@ def test_a_request_leaves_its_traces(serving):
     assert found["rayplane_requests_total"][(("finish", "length"), *R0)] == 2
     assert found["rayplane_http_responses_total"][(("path", "/v1/completions"), ("status", "200"))] == 2
     assert found["rayplane_num_preemptions_total"][R0] == 3
+    assert found["rayplane_spec_decode_num_draft_tokens_total"][R0] == 8
+    assert found["rayplane_spec_decode_num_accepted_tokens_total"][R0] == 5
     assert found["rayplane_replica_up"][R0] == 1
     assert found["rayplane_num_requests_running"][R0] == 0
     assert found["rayplane_kv_cache_usage_ratio"][R0] == 0
@@ -102,13 +104,13 @@ def test_the_summary_is_of_the_last_seconds():
     clock = Clock()
     traffic = Traffic(clock)
     for _ in range(10):
-        traffic.started(0.1, 50)
+        traffic.started(0.1, 50, 20)
         traffic.first_token(0.2)
         traffic.gap(0.02, 4)
         clock.now += 1.0
     told = traffic.summary()
     assert told.window_s == 10
-    assert (told.requests_s, told.prompt_tokens_s, told.output_tokens_s) == (1.0, 50.0, 5.0)
+    assert (told.requests_s, told.prompt_tokens_s, told.cached_tokens_s, told.output_tokens_s) == (1.0, 50.0, 20.0, 5.0)
     assert told.ttft_p99_s == pytest.approx(0.2, rel=0.05)
     assert told.itl_p99_s == pytest.approx(0.02, rel=0.05)
     assert told.queue_p99_s == pytest.approx(0.1, rel=0.05)
