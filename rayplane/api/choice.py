@@ -92,14 +92,11 @@ class Choice:
         if progress.finish is FinishReason.DEADLINE:
             self.failed(ApiError(504, f"the deadline passed after {self.num_tokens} tokens", code="deadline"))
             return
-        tokens, before = progress.tokens, self.num_tokens
+        tokens = progress.tokens
         if tokens:
-            self.num_tokens += len(tokens)
-            self._stopwatch.tokens(len(tokens))
-            if progress.logprobs:
-                self._scored += map(ScoredToken, tokens, progress.logprobs)
-            if text := self._text(self._spoken(tokens, progress.finish), before):
-                self._texts.append(text)
+            count = self._read(tokens, progress.finish)
+            self._stopwatch.tokens(count)
+            self._scored += map(ScoredToken, tokens[:count], (progress.logprobs or ())[:count])
         if self._stops.found is None and progress.finish and (rest := self._rest()):
             self._texts.append(rest)
         if self._stops.found is not None:
@@ -129,11 +126,20 @@ class Choice:
         stopped = finish is FinishReason.STOP and tokens[-1] in self._params.stop_tokens
         return tokens[:-1] if stopped and not self._params.include_stop else tokens
 
-    def _text(self, tokens: tuple[int, ...], before: int) -> str:
-        """What they add to the text, after so many. Up to min_tokens stop strings are text like any other."""
-        early = max(0, min(len(tokens), self._params.min_tokens - before))
-        text = self._decoder.push(tokens[:early]) if early else ""
-        return text + self._stops.push(self._decoder.push(tokens[early:]))
+    def _read(self, tokens: tuple[int, ...], finish: FinishReason | None) -> int:
+        """Take in their text; how many belong to the answer, which a stop string may end within a step of several tokens."""
+        before = self.num_tokens
+        for number, token in enumerate(self._spoken(tokens, finish), before + 1):
+            text = self._decoder.push((token,))
+            if number > self._params.min_tokens:  # up to there stop strings are text like any other
+                text = self._stops.push(text)
+            if text:
+                self._texts.append(text)
+            if self._stops.found is not None:
+                self.num_tokens = number
+                return number - before
+        self.num_tokens += len(tokens)
+        return len(tokens)
 
     def _rest(self) -> str:
         """What was held back, at the end."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+NO_REPLICA_S = 30.0
+
 
 @dataclass(frozen=True, slots=True)
 class ReplicaAddress:
@@ -40,7 +42,7 @@ class ServerConfig:
     """Requests that may wait; one more is answered with 429."""
     deadline_s: float | None = None
     """A request that is not done by then is ended; never when None."""
-    no_replica_s: float = 30.0
+    no_replica_s: float = NO_REPLICA_S
     """How long a request waits while no replica lives, at most."""
     max_body_bytes: int = 8_000_000
     drain_s: float = 30.0

@@ -105,6 +105,8 @@ class Metrics(Collector):
                 out[catalog.RUNNING][who] = pulse.running
                 out[catalog.KV_USAGE][who] = pulse.kv_used / max(1, pulse.kv_tokens)
                 out[catalog.PREEMPTIONS][who] = pulse.preemptions
+                out[catalog.DRAFTED][who] = pulse.drafted
+                out[catalog.ACCEPTED][who] = pulse.accepted
                 out[catalog.ENGINE_STEPS][who] = pulse.step
         return out
 
@@ -136,7 +138,7 @@ class Stopwatch:
         metrics.histogram(catalog.PROMPT_LENGTH, self._replica).observe(self._prompt_tokens)
         metrics.count(catalog.PROMPT_TOKENS, who, self._prompt_tokens)
         metrics.count(catalog.PREFIX_HITS, who, cached)
-        metrics.traffic.started(waited_s, self._prompt_tokens)
+        metrics.traffic.started(waited_s, self._prompt_tokens, cached)
 
     def tokens(self, count: int) -> None:
         """So many have come at once."""

@@ -42,6 +42,7 @@ class _Slice:
     queue: Counter[int] = field(default_factory=Counter)
     requests: int = 0
     prompt_tokens: int = 0
+    cached_tokens: int = 0
     output_tokens: int = 0
     refused: int = 0
 
@@ -54,6 +55,8 @@ class Summary:
     requests_s: float
     """Arrivals that were admitted."""
     prompt_tokens_s: float
+    cached_tokens_s: float
+    """Of those, the ones that a prefix cache had."""
     output_tokens_s: float
     refused_s: float
     """Answered with 429 or 503."""
@@ -69,12 +72,13 @@ class Traffic:
         self._clock = clock
         self._slices: deque[_Slice] = deque([_Slice(clock())], maxlen=NUM_SLICES)
 
-    def started(self, queued_s: float, prompt_tokens: int) -> None:
+    def started(self, queued_s: float, prompt_tokens: int, cached_tokens: int = 0) -> None:
         """A replica has begun with a request."""
         now = self._now()
         now.queue[bucket(queued_s)] += 1
         now.requests += 1
         now.prompt_tokens += prompt_tokens
+        now.cached_tokens += cached_tokens
 
     def first_token(self, ttft_s: float) -> None:
         """Its first token has come."""
@@ -104,6 +108,7 @@ class Traffic:
             window_s=window_s,
             requests_s=sum(s.requests for s in self._slices) / window_s,
             prompt_tokens_s=sum(s.prompt_tokens for s in self._slices) / window_s,
+            cached_tokens_s=sum(s.cached_tokens for s in self._slices) / window_s,
             output_tokens_s=sum(s.output_tokens for s in self._slices) / window_s,
             refused_s=sum(s.refused for s in self._slices) / window_s,
             ttft_p99_s=p99(s.ttft for s in self._slices),

@@ -116,6 +116,8 @@ class Engine:
             kv_used=round(stats.kv_usage_ratio * kv_tokens),
             kv_tokens=kv_tokens,
             preemptions=stats.num_preemptions,
+            drafted=stats.num_drafted_tokens,
+            accepted=stats.num_accepted_tokens,
         )
 
     def _submit(self, connection: int, frame: Submit, now_s: float) -> Letters:

@@ -1,6 +1,6 @@
 """How much a replica's scheduler may have at once.
 
-a batch       at most max_batch_tokens tokens, of them at most prefill_tokens of prompts
+a batch       at most max_batch_tokens tokens, of them at most prefill_tokens of prompts where others decode
 the replica   at most max_sequences running, batches_in_flight batches on their way (one per pipeline stage)
 the cache     num_blocks blocks of block_size tokens; a sequence of max_context tokens fits into it alone
 """
@@ -26,13 +26,15 @@ class SchedulerLimits:
     max_sequences: int = 256
     max_batch_tokens: int = 2048
     prefill_tokens: int = 2048
-    """Most prompt tokens in a batch, of all its sequences together; smaller means steadier gaps between tokens of others."""
+    """Most prompt tokens in a batch that also decodes, or is one of several in flight; smaller means steadier gaps between tokens."""
     batches_in_flight: int = 1
     min_chunk_tokens: int = 64
     """Prompt tokens are shared among the batches in flight, but not in smaller parts than this."""
     prefix_cache: bool = True
     num_drafts: int = 0
     """Most tokens guessed ahead per sequence and step."""
+    longest_match: int = 3
+    """Most tokens at a text's end that are looked up in it for that."""
     patience_s: float = 30.0
     """A request overtakes those of the next lower priority that arrived up to this much earlier, none that have waited longer."""
 

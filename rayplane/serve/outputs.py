@@ -44,6 +44,10 @@ class SchedulerStats:
     prefix_asked_tokens: int
     """Tokens of admitted sequences that might have been in the prefix cache."""
     prefix_hit_tokens: int
+    num_drafted_tokens: int
+    """Guesses that were computed."""
+    num_accepted_tokens: int
+    """Of those, which were right."""
 
 
 @dataclass(frozen=True, slots=True)

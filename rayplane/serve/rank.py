@@ -100,7 +100,10 @@ class ServeRank:
                 self._send(out, step.number)
                 return []
             logits = out if self._striping is None else self._all_logits(paged)
-            return self._drawn(logits, step) if self._sampler is not None and logits is not None else []
+            if self._sampler is None:
+                return []
+            assert logits is not None, "the rank that draws has all rows of a step, be it none, and so its notes"
+            return self._drawn(logits, step)
 
     def _all_logits(self, paged: PagedStep) -> Tensor | None:
         """On the rank that draws, of all cp ranks; the others of its tp rank give theirs."""

@@ -27,6 +27,9 @@ from rayplane.serve.outputs import Output, Sampled, SchedulerStats
 from rayplane.serve.request import FinishReason, Request, Sequence, State
 from rayplane.serve.turns import Turns
 
+SHORTEST_MATCH = 2
+"""Fewer tokens at a text's end are looked up in it only where no more are to be: what followed them says little."""
+
 
 class Scheduler:
     """The requests of one replica. `end_tokens` end a text, unless its request ignores them."""
@@ -42,6 +45,7 @@ class Scheduler:
         self._deadlines: list[tuple[float, str]] = []
         self._num_sequences = 0
         self._num_batches = 0
+        self._num_drafted = self._num_accepted = 0
 
     @property
     def has_work(self) -> bool:
@@ -60,6 +64,8 @@ class Scheduler:
             num_preemptions=self._turns.num_preemptions,
             prefix_asked_tokens=pool.counts.asked * self.limits.block_size,
             prefix_hit_tokens=pool.counts.hits * self.limits.block_size,
+            num_drafted_tokens=self._num_drafted,
+            num_accepted_tokens=self._num_accepted,
         )
 
     def add(self, request: Request) -> None:
@@ -123,6 +129,9 @@ class Scheduler:
         for sequence, drafts, samples in zip(batch.sequences, batch.drafts, batch.samples, strict=True):
             sequence.in_flight -= 1
             result = next(results) if samples else None
+            if result is not None:
+                self._num_drafted += len(drafts)
+                self._num_accepted += len(result.tokens) - 1
             if sequence.state is State.FINISHED:
                 if sequence.in_flight == 0:
                     self.kv.release(sequence)
@@ -154,7 +163,7 @@ class Scheduler:
             end_tokens=request.params.stop_tokens | (frozenset() if request.params.ignore_eos else self._end_tokens),
             tokens=tokens,
             parent=None if request.generated else parent,
-            lookup=PromptLookup() if limits.num_drafts else None,
+            lookup=PromptLookup(limits.longest_match, min(SHORTEST_MATCH, limits.longest_match)) if limits.num_drafts else None,
         )
 
     def _extend(self, sequence: Sequence, result: Sampled) -> Output:

@@ -1,6 +1,6 @@
 """What a serving job means for one rank of a replica: limits of the scheduler, sizes of buffers and of the cache.
 
-step       max_tokens   serve.batch.max_tokens; 8192, or 512 on CPUs, of which at most 256 are of prompts
+step       max_tokens   serve.batch.max_tokens; 8192, or 512 on CPUs, of which at most 64 are of prompts where others decode
 logits     max_rows     a row per sequence and draft, of those that fit into a step
 cache      blocks       as many as memory holds, but no more than max_sequences sequences of max_context tokens need
 
@@ -24,7 +24,7 @@ from rayplane.spec.model import ModelSpec
 from rayplane.spec.source import load_model, model_folder
 
 STEP_TOKENS, STEP_TOKENS_ON_CPU = 8192, 512
-PROMPT_TOKENS_ON_CPU = 256
+PROMPT_TOKENS_ON_CPU = 64
 """Of a step that also decodes: a larger part of prompts would hold up the next tokens of the others, and is computed no faster."""
 CPU_CACHE_BYTES = 4 * 2**30
 """Of all ranks of a replica together."""
@@ -68,6 +68,7 @@ class Settings:
             batches_in_flight=stages,
             prefix_cache=serve.kv.prefix_cache,
             num_drafts=self.num_drafts,
+            longest_match=serve.speculative.match if serve.speculative else 1,
         )
 
 

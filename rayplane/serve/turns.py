@@ -88,7 +88,9 @@ class Turns:
 
     def _prompt_room(self, batch: Batch, prompt_tokens_in_flight: int) -> int:
         limits = self._limits
-        room = min(limits.prefill_tokens, limits.max_batch_tokens - batch.num_tokens)
+        room = limits.max_batch_tokens - batch.num_tokens
+        if batch.num_tokens or limits.batches_in_flight > 1:
+            room = min(room, limits.prefill_tokens)
         if limits.batches_in_flight > 1:
             waiting = self.waiting.num_tokens(limits.prefill_tokens * limits.batches_in_flight)
             todo = prompt_tokens_in_flight + sum(s.gap for s in self._reading) + waiting

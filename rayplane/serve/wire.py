@@ -131,7 +131,11 @@ class Pulse:
     """Tokens that the cache holds for requests that run."""
     kv_tokens: int
     preemptions: int
-    """Since the replica started."""
+    """Since the replica started, as what follows."""
+    drafted: int = 0
+    """Tokens that were guessed and computed."""
+    accepted: int = 0
+    """Of those, which were right."""
 
 
 Frame = Hello | Welcome | Submit | Cancel | Leave | Tokens | Refused | Pulse

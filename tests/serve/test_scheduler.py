@@ -30,14 +30,19 @@ TABLES = {
         [{"a": 5}, {"a": 1, "b": 7}, {"a": 1, "b": 3}, {"a": 1, "b": 1}],
     ),
     "a chunk is as long as the limit says": (
-        {"prefill_tokens": 3},
+        {"max_batch_tokens": 3, "prefill_tokens": 3},
         {0: [ask("a", 7, 2)]},
         [{"a": 3}, {"a": 3}, {"a": 1}, {"a": 1}],
     ),
     "what is left of a chunk goes to the next prompt": (
-        {"prefill_tokens": 4},
+        {"max_batch_tokens": 4, "prefill_tokens": 4},
         {0: [ask("a", 6, 1), ask("b", 3, 1)]},
         [{"a": 4}, {"a": 2, "b": 2}, {"b": 1}],
+    ),
+    "prompts have a batch for themselves while nobody decodes, then a part of it": (
+        {"max_batch_tokens": 8, "prefill_tokens": 2},
+        {0: [ask("a", 5, 4)], 1: [ask("b", 5, 1)]},
+        [{"a": 5}, {"a": 1, "b": 2}, {"a": 1, "b": 2}, {"a": 1, "b": 1}],
     ),
     "the more urgent goes first, then the earlier": (
         {"max_sequences": 1},
@@ -173,8 +178,18 @@ def test_drafts_are_kept_as_far_as_they_are_right():
     assert (batch.scheduled, batch.drafts, scheduler.arrays(batch).tokens.tolist()) == ({"a": 4}, [[4, 1, 2]], [3, 4, 1, 2])
     (output,) = scheduler.update(batch, [Sampled((4, 7), (-0.1, -0.2))])
     assert (output.tokens, output.logprobs, output.num_output) == ((4, 7), (-0.1, -0.2), 3)
+    assert (scheduler.stats.num_drafted_tokens, scheduler.stats.num_accepted_tokens) == (3, 1)
     (sequence,) = scheduler.schedule(0.0).sequences
     assert (sequence.computed, sequence.tokens) == (9, [1, 2, 3, 4, 1, 2, 3, 4, 7])
+
+
+@pytest.mark.parametrize(("longest", "drafts"), [(1, [7]), (2, [8]), (3, [9]), (4, [9])])
+def test_as_many_last_tokens_are_looked_up_as_the_limits_say(longest, drafts):
+    """The text ends with 1 2 3: behind 1 2 3 stood 9, behind 4 2 3, later, 8, and behind 5 3, last of all, 7."""
+    scheduler = Scheduler(limits(num_drafts=1, longest_match=longest, max_batch_tokens=16, prefill_tokens=16))
+    scheduler.add(ask("a", (1, 2, 3, 9, 4, 2, 3, 8, 5, 3, 7, 1, 2), 9))
+    back(scheduler, scheduler.schedule(0.0), token=3)
+    assert scheduler.schedule(0.0).drafts == [drafts]
 
 
 def test_what_is_beyond_the_last_token_is_dropped_with_its_logprobs():

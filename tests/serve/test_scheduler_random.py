@@ -98,7 +98,8 @@ class Replica:
         """Within the budget, nothing written that two sequences hold, and never two steps at once where a token is unknown."""
         limits, pool = self.limits, scheduler.kv.pool
         assert batch.num_tokens == sum(batch.nums) <= limits.max_batch_tokens
-        assert batch.num_prompt_tokens <= limits.prefill_tokens
+        if batch.num_prompt_tokens < batch.num_tokens or limits.batches_in_flight > 1:
+            assert batch.num_prompt_tokens <= limits.prefill_tokens
         assert len(set(batch.sequences)) == len(batch.sequences) <= limits.max_sequences
         assert len(scheduler._in_flight) <= limits.batches_in_flight
         for sequence, begin, num, drafts in zip(batch.sequences, batch.begins, batch.nums, batch.drafts, strict=True):
