@@ -79,6 +79,15 @@ def observe(sources: Sequence[str], run: str) -> list[Observation]:
     return windows
 
 
+def newest(url: str, run: str, window_s: float) -> Observation:
+    """What a run did in the last seconds, as a Prometheus server knows it. Raises RayplaneError when that cannot be read."""
+    server, shown = Prometheus(url), list[Series]()
+    for metric in COUNTERS:
+        found = server.instant(f'increase({metric.name}{{run="{run}"}}[{window_s:.0f}s])')
+        shown += [Series({**series.labels, NAME: metric.name}, series.values) for series in found]
+    return _window(shown)
+
+
 def _increases(server: Prometheus, run: str) -> Iterator[Series]:
     """How much the run's counters have grown in each window, with the counters' names."""
     now = time.time()

@@ -3,7 +3,7 @@
 import pytest
 
 from rayplane.plan.machine.catalog import homogeneous
-from rayplane.plan.serving.serve_capacity import capacity_of
+from rayplane.plan.serving.serve_capacity import Measured, capacity_of
 from rayplane.plan.serving.serving import plan_of
 from rayplane.spec.job import ServeJob
 from rayplane.spec.load import load_model
@@ -28,20 +28,21 @@ def planned():
 def test_it_holds_what_the_plan_was_made_for_and_not_much_more(planned):
     plan, capacity = planned
     assert not plan.best.misses
-    assert capacity.holds(plan.best.replicas, RATE, PROMPT, OUTPUT)
-    assert not capacity.holds(plan.best.replicas, 20 * RATE, PROMPT, OUTPUT)
+    assert capacity.holds(plan.best.replicas, Measured(RATE, PROMPT, OUTPUT))
+    assert not capacity.holds(plan.best.replicas, Measured(20 * RATE, PROMPT, OUTPUT))
 
 
 def test_more_replicas_hold_more_and_longer_prompts_need_more(planned):
     _, capacity = planned
-    held = [max((rate for rate in range(10, 400, 30) if capacity.holds(n, rate, PROMPT, OUTPUT)), default=0) for n in (1, 2, 4)]
+    rates = [Measured(rate, PROMPT, OUTPUT) for rate in range(10, 400, 30)]
+    held = [max((measured.requests_s for measured in rates if capacity.holds(n, measured)), default=0) for n in (1, 2, 4)]
     assert held == sorted(held) and held[2] > held[0]
-    least = [next(n for n in range(1, 100) if capacity.holds(n, 60.0, prompt, OUTPUT)) for prompt in (128, 2048)]
+    least = [next(n for n in range(1, 100) if capacity.holds(n, Measured(60.0, prompt, OUTPUT))) for prompt in (128, 2048)]
     assert least[0] < least[1]
 
 
 def test_nothing_asked_is_held_by_any_number(planned):
-    assert planned[1].holds(1, 0.0, 0.0, 0.0)
+    assert planned[1].holds(1, Measured(0.0, 0.0, 0.0))
 
 
 def test_there_is_a_place_for_each_of_the_most_replicas(planned):

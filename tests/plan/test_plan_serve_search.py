@@ -186,3 +186,14 @@ def test_a_hundred_thousand_devices_are_planned_in_seconds() -> None:
     many = cluster(12500)
     plan = plan_serving(known("llama-3.1-8b"), replace(CHAT, rate=5000), many)
     assert 100 < plan.best.devices < 5000
+
+
+@pytest.mark.parametrize("rate", [None, 5.0, 1000.0])
+def test_no_more_devices_than_are_allowed(rate: float | None) -> None:
+    """Whatever the rule; a cut that takes more is refused with the field's name."""
+    few = replace(CHAT, rate=rate, most_devices=3)
+    plan = plan_serving(known("llama-3.1-8b"), few, cluster(), or_nearest=True)
+    assert plan.best.devices <= 3 and all(option.devices <= 3 for option in plan.runners_up)
+    assert "limits.max_devices: 1 x tp4 takes 4, allowed are 3" in {refused.reason for refused in plan.refused}
+    with pytest.raises(PlacementError, match=r"1 x tp4 needs 4 devices, limits\.max_devices is 3; use a cut of at most 3 devices"):
+        plan_serving(known("llama-3.1-8b"), few, cluster(), pinned=Pinned(Cut(tp=4)))

@@ -97,13 +97,18 @@ def prior_of(cluster: ClusterSpec, precision: str) -> dict[str, Belief]:
 
 def with_beliefs(cluster: ClusterSpec, beliefs: Beliefs) -> ClusterSpec:
     """The cluster with a profile that holds these multipliers, beside what was measured of it if anything was."""
-    known = cluster.profile or Profile(
+    known = cluster.profile or empty_profile(cluster)
+    factors = tuple(Factor(term=term, value=b.value, spread=b.spread) for term, b in beliefs.items())  # type: ignore[arg-type]
+    return replace(cluster, profile=known.model_copy(update={"correction": factors}))
+
+
+def empty_profile(cluster: ClusterSpec) -> Profile:
+    """Of a cluster of which nothing was measured."""
+    return Profile(
         date="",
         hardware=Hardware(device=slowest(cluster).name, name="", nodes=len(cluster.nodes), devices=cluster.num_devices),
         versions=Versions(rayplane="", torch=""),
     )
-    factors = tuple(Factor(term=term, value=b.value, spread=b.spread) for term, b in beliefs.items())  # type: ignore[arg-type]
-    return replace(cluster, profile=known.model_copy(update={"correction": factors}))
 
 
 def corrected(cluster: ClusterSpec, correction: Correction, of: Observed) -> ClusterSpec:
@@ -145,8 +150,8 @@ def _by_stage(windows: Sequence[Observation]) -> list[dict[str, float]]:
 def _rows(job: Job, cluster: ClusterSpec, observed: list[dict[str, float]]) -> Iterator[Row]:
     """What each stage does, against the predictions without any correction."""
     plain = replace(cluster, profile=_plain(cluster.profile))
-    whole = _phases(job, plain)
-    bare = _phases(job, with_beliefs(plain, {"host": Belief(NOTHING, 0.0)}))
+    whole = phases_of(job, plain)
+    bare = phases_of(job, with_beliefs(plain, {"host": Belief(NOTHING, 0.0)}))
     for seen, all_of, compute_only in zip(observed, whole, bare, strict=True):
         for phase in ("forward", "backward"):
             compute_s = compute_only[phase]
@@ -158,7 +163,7 @@ def _rows(job: Job, cluster: ClusterSpec, observed: list[dict[str, float]]) -> I
 def _waits(job: Job, cluster: ClusterSpec, observed: list[dict[str, float]]) -> Iterator[Row]:
     """How long each stage stands idle: a part that no transfer makes, and one that transfers make."""
     beliefs = _known(cluster.profile)
-    slow, fast = _phases(job, cluster), _phases(job, with_beliefs(cluster, {**beliefs, "p2p": Belief(NOTHING, 0.0)}))
+    slow, fast = phases_of(job, cluster), phases_of(job, with_beliefs(cluster, {**beliefs, "p2p": Belief(NOTHING, 0.0)}))
     for seen, with_p2p, without in zip(observed, slow, fast, strict=True):
         transfers_s = (with_p2p["recv_wait"] - without["recv_wait"]) / beliefs["p2p"].value
         yield from _row(seen, "recv_wait", {"p2p": transfers_s}, without["recv_wait"])
@@ -170,7 +175,7 @@ def _row(seen: Mapping[str, float], phase: str, predicted: dict[str, float], off
         yield Row(seen[phase], predicted, sum(seen.values()), max(0.0, offset_s))
 
 
-def _phases(job: Job, cluster: ClusterSpec) -> list[dict[str, float]]:
+def phases_of(job: Job, cluster: ClusterSpec) -> list[dict[str, float]]:
     """Predicted seconds of a step by phase, for each stage."""
     pricer = Pricer(job.model, job.workload, cluster)
     draft = pricer.draft(pricer.outline(job.layout))

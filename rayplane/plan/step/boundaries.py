@@ -29,6 +29,15 @@ def cut_by_time(layout: Layout, layers: int, of: Pieces, known: Cuts) -> tuple[i
     return known.get(key, lambda: cut([layer_s] * layers, extra, stage_of))
 
 
+def cut_at_pace(layout: Layout, layers: int, of: Pieces, pace: Sequence[float]) -> tuple[int, ...]:
+    """Layers per chunk, where each stage takes so many times as long as it should."""
+    layer_s, stage_of = _layer_s(layout, layers, of), stages_of(layout)
+    extra = [0.0] * layout.num_chunks
+    extra[0] += pace[stage_of[0]] * of.embed.total_s
+    extra[-1] += pace[stage_of[-1]] * of.head.total_s
+    return cut([layer_s] * layers, extra, stage_of, pace)
+
+
 def cut_to_fit(
     layout: Layout, layers: int, stages: Sequence[tuple[int, Pieces]], memory: Callable[[Layout], Sequence[StageMemory]]
 ) -> tuple[int, ...]:

@@ -51,7 +51,9 @@ def device_of(cluster: ClusterSpec, precision: str) -> DeviceKind:
     kind = slowest(cluster)
     if cluster.profile is None:
         return kind
-    measured = fitted(kind.name, cluster.profile, precision, max(n.devices for n in cluster.nodes))
+    # What is fitted is kept: for what was measured, not for every correction that a running job learns.
+    plain = cluster.profile.model_copy(update={"correction": (), "observed": None})
+    measured = fitted(kind.name, plain, precision, max(n.devices for n in cluster.nodes))
     return launching(measured, terms_of(cluster.profile))
 
 
