@@ -2,7 +2,7 @@
 
     a deployment gives every stream a chunk a step ──▶ Ray Serve's own proxy, or HAProxy ──▶ client
 
-Needs `pip install 'ray[serve]'`, which rayplane does not; RAY_SERVE_ENABLE_HA_PROXY=1 in the environment chooses HAProxy. The
+Needs rayplane with `pip install 'ray[serve]'`, and haproxy; RAY_SERVE_ENABLE_HA_PROXY=1 in the environment chooses HAProxy. The
 deployment makes the tokens: neither engine nor detokeniser is counted. CPU time is that of the replica and of what stands before it.
 """
 

@@ -46,6 +46,10 @@ class CheckpointError(RayplaneError):
     """A checkpoint could not be written or read; says which one is still good."""
 
 
+class DamagedError(CheckpointError):
+    """A checkpoint is not what was written: its bytes differ, or some are gone. An older one may still be good."""
+
+
 class DataError(RayplaneError):
     """The training data cannot be read."""
 

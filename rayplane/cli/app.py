@@ -20,15 +20,21 @@ from typing import Annotated, ParamSpec
 import typer
 
 import rayplane
+from rayplane.cli.batch import batch
 from rayplane.cli.calibrate import calibrate
 from rayplane.cli.catalog import catalog
 from rayplane.cli.check import check
 from rayplane.cli.explain import explain
 from rayplane.cli.export import export
+from rayplane.cli.layout import layout_set, layout_show
+from rayplane.cli.nodes import nodes
+from rayplane.cli.orders import pause, resume, scale, stop
 from rayplane.cli.plan import plan
 from rayplane.cli.prepare import prepare
+from rayplane.cli.replay import replay
 from rayplane.cli.run import run
 from rayplane.cli.status import status
+from rayplane.cli.submit import submit
 from rayplane.cli.trace import trace
 from rayplane.cli.validate import validate
 from rayplane.cli.words import as_json
@@ -70,8 +76,14 @@ def in_words(command: Callable[P, None]) -> Callable[P, None]:
 
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-for command in (run, plan, explain, calibrate, trace, check, prepare, status, validate, catalog, export):
+for command in (run, batch, plan, explain, calibrate, trace, check, prepare, status, nodes, validate, catalog, export):
     app.command()(in_words(command))
+for order in (submit, pause, resume, stop, scale, replay):
+    app.command()(in_words(order))
+layout = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Show how a training job lies on its devices, or move it.")
+layout.command("set")(in_words(layout_set))
+layout.command("show")(in_words(layout_show))
+app.add_typer(layout, name="layout")
 
 
 def show_version(wanted: bool) -> None:

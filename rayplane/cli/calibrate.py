@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,7 +32,7 @@ from rayplane.plan.step.profile import figures, with_profile
 from rayplane.runtime.group import Launch, Message, WorkerGroup
 from rayplane.runtime.local import LocalGroup
 from rayplane.runtime.patience import never
-from rayplane.runtime.ray import RayGroup, connect, discover
+from rayplane.runtime.ray import RayGroup, Terms, connect, discover
 from rayplane.spec.cluster import ClusterSpec
 from rayplane.spec.job import TrainJob
 from rayplane.spec.layout import Layout
@@ -79,16 +79,18 @@ def calibrate(
 @contextmanager
 def _open(runtime: Runtime) -> Iterator[tuple[ClusterSpec, WorkerGroup]]:
     """The cluster, and a group that starts ranks on it."""
-    group: WorkerGroup = LocalGroup() if runtime is Runtime.LOCAL else RayGroup()
-    try:
+    with ExitStack() as closing:
         if runtime is Runtime.LOCAL:
+            group: WorkerGroup = LocalGroup()
+            closing.callback(group.close)
             yield this_machine(), group
         else:
+            closing.callback(ray.shutdown)
             connect()
-            yield discover(), group
-    finally:
-        group.close()
-        ray.shutdown()
+            cluster = discover()
+            group = RayGroup(terms=Terms("anywhere", known=cluster.nodes))  # links between islands are measured too
+            closing.callback(group.close)
+            yield cluster, group
 
 
 def _yardsticks(cluster: ClusterSpec, job: TrainJob | None, quick: bool) -> tuple[Yardstick, ...]:

@@ -13,8 +13,8 @@ from rayplane.control.checkpoints import newest
 from rayplane.control.service_status import read_service
 from rayplane.control.status import EVENTS_FILE, STATUS_FILE, read_status, write_json
 from rayplane.errors import Problem, RayplaneError, SpecError
+from rayplane.spec.manifest import model_numbers
 from rayplane.spec.model import ModelSpec
-from rayplane.train.manifest import model_numbers
 
 RESULT_FILE = "result.json"
 

@@ -14,8 +14,18 @@ from rich.progress import Progress, SpinnerColumn, TextColumn
 
 from rayplane.cli.screen import say
 from rayplane.cli.words import count
-from rayplane.control.service import IngressFailed, ReplicaFailed, ReplicaServing, Service, ServiceEvent, StopAsked, Wanted
 from rayplane.control.service_loop import ServiceObserver
+from rayplane.control.service_state import (
+    IngressFailed,
+    LayoutWanted,
+    MoveEnded,
+    ReplicaFailed,
+    ReplicaServing,
+    Service,
+    ServiceEvent,
+    StopAsked,
+    Wanted,
+)
 from rayplane.control.service_status import ServiceStatus
 
 LINE_EVERY_S = 30.0
@@ -82,7 +92,7 @@ def in_words(status: ServiceStatus) -> str:
     """The load in a line."""
     serving = sum(replica.phase == "serving" for replica in status.replicas)
     parts = [
-        f"{serving}/{status.wanted} replicas",
+        f"{serving}/{status.wanted} replicas{f', moves to {status.layout}' if status.moving else ''}",
         f"{status.running} running, {status.waiting} waiting",
         f"{count(status.output_tokens_s)} tokens/s",
         f"{status.requests_s:.3g} requests/s",
@@ -96,16 +106,24 @@ def _then(itl_s: float | None) -> str:
     return "" if itl_s is None else f"  then {itl_s:.3f} s"
 
 
+def _replicas(number: int) -> str:
+    return f"{number} replica{'' if number == 1 else 's'}"
+
+
 def tell_service(service: Service, event: ServiceEvent) -> str:
     """What a user should know of an event, or nothing."""
     going_on = service.ended is None
     match event:
         case Wanted(replicas):
-            return f"{replicas} replica{'' if replicas == 1 else 's'} wanted"
+            return f"{_replicas(replicas)} wanted"
+        case LayoutWanted(way, replicas):
+            return f"{_replicas(replicas)} of {way} wanted; those that serve go on until their successors do"
+        case MoveEnded(way, reason):
+            return f"did not move to {way}: {reason}; {service.way} goes on" if reason else f"moved to {way}"
         case ReplicaServing(number, address):
             return f"replica {number} serves, on {address}"
         case ReplicaFailed(number, reason) if going_on:
-            return f"replica {number}: {reason}{'' if service.stopping else '; another one takes its place'}"
+            return f"replica {number}: {reason}{'' if service.stopping or service.move else '; another one takes its place'}"
         case IngressFailed(reason) if going_on:
             return f"{reason}; it starts again"
         case StopAsked() if going_on:

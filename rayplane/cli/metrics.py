@@ -14,7 +14,7 @@ from typing import Protocol
 from rich.console import Console
 
 from rayplane.cli.screen import say
-from rayplane.control.event import Event, KillDone, Placed, Saved
+from rayplane.control.event import Event, KillDone, Placed, Planned, Saved
 from rayplane.control.state import Placing, State
 from rayplane.control.status import state_name
 from rayplane.spec.report import StepReport
@@ -44,18 +44,22 @@ class Metrics:
 
     def __init__(self, exporter: JobExporter, predicted_step_s: float):
         self._exporter = exporter
-        self._state = ""
+        self._state, self._predicted_s = "", predicted_step_s
         exporter.set_predicted(predicted_step_s)
 
     def on_event(self, state: State, event: Event) -> None:
-        """The job's state, checkpoints and restarts."""
+        """The job's state, checkpoints and restarts, and what is expected of a step where the job has moved."""
         if (name := state_name(state)) != self._state:
             self._exporter.set_state(name)
             self._state = name
+        expected_s = state.progress.arrangement.step_s
+        if isinstance(state, Placing) and expected_s not in (0.0, self._predicted_s):
+            self._exporter.set_predicted(expected_s)
+            self._predicted_s = expected_s
         match state, event:
             case _, Saved():
                 self._exporter.saved()
-            case Placing(), KillDone():
+            case Placing(), (KillDone() | Planned()):
                 self._exporter.restarted()
 
     def on_step(self, reports: Sequence[StepReport]) -> None:

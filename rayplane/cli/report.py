@@ -42,7 +42,7 @@ def result_object(name: str, layout: Layout, result: Result) -> dict[str, Any]:
 
 def service_object(task: ServiceTask, result: ServiceResult) -> dict[str, Any]:
     """What `rayplane run --json` ends with for a job that serves."""
-    layout = task.replica.layout
+    layout = result.layout
     return {
         "name": task.name,
         "state": result.state,

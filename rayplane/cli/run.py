@@ -14,8 +14,10 @@ from rayplane.cli.screen import screen, stdout_to_stderr
 from rayplane.cli.serving import serve
 from rayplane.cli.training import train
 from rayplane.cli.words import as_json
-from rayplane.spec.job import ServeJob
+from rayplane.spec.job import AnyJob, ServeJob
 from rayplane.spec.load import load_job
+
+PriorityOption = Annotated[int | None, typer.Option(help="Instead of limits.priority: of jobs that wait, those with more go first.")]
 
 
 def run(
@@ -24,14 +26,22 @@ def run(
     runtime: Annotated[Runtime, typer.Option(help="Who starts the ranks: a Ray cluster, or this process.")] = Runtime.RAY,
     fresh: Annotated[bool, typer.Option(help="Start over; what is in the job's folder is kept under another name.")] = False,
     profile: ProfileOption = "",
+    priority: PriorityOption = None,
 ) -> None:
     """Train a job, from its newest checkpoint if it has one, or serve one. SIGTERM and Ctrl-C save first, or finish what runs; a second
     one does not.
     """
     options = Options(runtime, fresh, profile)
     with stdout_to_stderr() if json else nullcontext():
-        spec, console = load_job(job), screen(stderr=json)
+        spec, console = _prior(load_job(job), priority), screen(stderr=json)
         final, exit_code = serve(spec, options, console) if isinstance(spec, ServeJob) else train(spec, options, console)
     if json:
         typer.echo(as_json(final))
     raise typer.Exit(exit_code)
+
+
+def _prior(job: AnyJob, priority: int | None) -> AnyJob:
+    """The job with another priority, if one is given."""
+    if priority is None:
+        return job
+    return job.model_copy(update={"limits": job.limits.model_copy(update={"priority": priority})})

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from rayplane.cli.metrics import TARGETS_FILE, JobExporter
 from rayplane.cli.screen import say
-from rayplane.control.service import IngressFailed, ReplicaFailed, ReplicaServing, Service, ServiceEvent
+from rayplane.control.service_state import IngressFailed, ReplicaFailed, ReplicaServing, Service, ServiceEvent
 from rayplane.control.service_status import ServiceStatus
 from rayplane.telemetry.export import write_targets
 

@@ -1,28 +1,27 @@
 """What a job that serves means for its controller: a replica's ranks and an ingress as launches, and how many there may be.
 
-plan ─▶ Capacity ─▶ layout of a replica, berths, most        job ─▶ tokenizer, keys, secret ─▶ configs of replica and ingress
+plan ─▶ Way        cluster ─▶ Ways: what others there are        job ─▶ tokenizer, keys, secret ─▶ configs of replica and ingress
 """
 
 from __future__ import annotations
 
-import math
 import secrets
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 
-from rayplane.api.config import ServerConfig
+from rayplane.api.config import NO_REPLICA_S, ServerConfig
 from rayplane.cli.api_keys import api_keys
 from rayplane.cli.serve_tokenizer import ServeTokenizer, serve_tokenizer
-from rayplane.control.autoscale import Limits
-from rayplane.control.berths import berths_of
-from rayplane.control.load import Load
+from rayplane.cli.serve_ways import Ways
+from rayplane.control.budget import allowed
 from rayplane.control.lock import lease_path
 from rayplane.control.service_task import ServiceTask
-from rayplane.plan.serving.serve_capacity import Capacity, capacity_of
+from rayplane.control.way import Way
+from rayplane.plan.serving.serve_capacity import capacity_of
 from rayplane.plan.serving.serve_plan import ServePlan
+from rayplane.rank.lease import Lease
 from rayplane.runtime.group import Launch
-from rayplane.runtime.lease import Lease, grant
+from rayplane.runtime.lease import grant
 from rayplane.spec.cluster import ClusterSpec
 from rayplane.spec.job import ServeJob
 from rayplane.spec.layout import Layout
@@ -31,8 +30,6 @@ from rayplane.spec.plan import Placement
 
 REPLICA, INGRESS = "rayplane.serve.worker", "rayplane.api.server"
 SECRET_BYTES = 32
-MARGIN = 1.25
-"""A number of replicas holds where it holds so much more than is asked now, so that a little more does not undo a decision at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,45 +44,39 @@ class ServeOrder:
 def serve_task(order: ServeOrder, chosen: ServePlan, cluster: ClusterSpec, device: str) -> ServiceTask:
     """The task, for a plan on this cluster; the model's tokenizer lies in the job's folder afterwards."""
     job, serving, capacity = order.job, order.job.serve, capacity_of(order.job, order.model, cluster, chosen.best)
-    berths = berths_of(capacity.placement()).placements
-    limits = _limits(job, len(berths))
+    ways, way = Ways(job, order.model, cluster), Way(capacity.layout, chosen.best.cores)
+    limits = ways.ability(way).limits
     tokenizer, secret = serve_tokenizer(job, order.directory), secrets.token_hex(SECRET_BYTES)
     # Who shares a machine with what is left of an earlier run waits for its end; on several there may be no folder that all see.
     lease = grant(lease_path(order.directory)) if len(cluster.nodes) == 1 else None
     return ServiceTask(
         name=job.name,
         directory=order.directory,
-        replica=_replica(order, capacity, device, (secret, tokenizer), lease),
+        replica=_replica(order, device, (secret, tokenizer), lease),
         ingress=_ingress(order, (secret, tokenizer), lease),
-        berths=berths,
+        way=way,
         replicas=min(max(chosen.best.replicas, limits.least), limits.most),
-        limits=limits,
-        restarts=job.limits.restarts,
+        devices=cluster.num_devices,
+        place=ways.place,
+        ability=ways.ability,
+        restarts=allowed(job.limits, "rank"),
         drain_s=serving.drain_s,
         model=serving.model_name or job.name,
-        holds=partial(_holds, capacity),
+        ask=ways.ask if job.layout == "auto" and job.limits.replan else None,
+        hold=serving.replicas.hold_s > 0,
     )
 
 
-def _limits(job: ServeJob, room: int) -> Limits:
-    serving, dp = job.serve, None if job.layout == "auto" else job.layout.dp
-    most = dp or min(room, serving.replicas.max or room)
-    ttft_s, tpot_s = (ms / 1e3 if ms else math.inf for ms in (serving.slo.ttft_ms, serving.slo.tpot_ms))
-    return Limits(dp or min(serving.replicas.min, most), most, ttft_s, tpot_s)
-
-
-def _replica(order: ServeOrder, capacity: Capacity, device: str, said: tuple[str, ServeTokenizer], lease: Lease | None) -> Launch:
-    (secret, tokenizer), layout, cores = said, capacity.layout, capacity.entry.on.cores
+def _replica(order: ServeOrder, device: str, said: tuple[str, ServeTokenizer], lease: Lease | None) -> Launch:
+    secret, tokenizer = said
     config = {
         "job": order.job.model_dump(mode="json"),
-        "layout": asdict(layout),
         "secret": secret,
-        "threads": cores,
         "tokenizer": tokenizer.file,
         "end_tokens": list(tokenizer.end_tokens),
     }
     logs, here = str(order.directory / "logs"), str(Path.cwd())
-    return Launch(order.job.name, layout, Placement(()), REPLICA, config, device, logs, here, lease, cores=cores)
+    return Launch(order.job.name, Layout(), Placement(()), REPLICA, config, device, logs, here, lease)
 
 
 def _ingress(order: ServeOrder, said: tuple[str, ServeTokenizer], lease: Lease | None) -> Launch:
@@ -107,16 +98,9 @@ def _server(order: ServeOrder, secret: str, tokenizer: ServeTokenizer) -> Server
         api_keys=api_keys(serving.api_keys),
         max_queue=serving.queue.max_requests,
         deadline_s=serving.queue.deadline_s,
+        no_replica_s=max(NO_REPLICA_S, serving.replicas.hold_s),
         max_body_bytes=round(serving.max_body_mb * 1e6),
         drain_s=serving.drain_s,
         vocab=model.vocab,
         end_tokens=tokenizer.end_tokens,
     )
-
-
-def _holds(capacity: Capacity, replicas: int, load: Load) -> bool:
-    """What the planner says of a load, whose requests are as long as they were on average."""
-    if not load.requests_s:
-        return not load.offered_s
-    prompt, output = load.prompt_tokens_s / load.requests_s, load.output_tokens_s / load.requests_s
-    return capacity.holds(replicas, MARGIN * load.offered_s, prompt, output)

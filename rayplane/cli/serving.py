@@ -5,6 +5,8 @@ load ──▶ lock runs/NAME ──▶ find the cluster ──▶ plan ──�
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +23,12 @@ from rayplane.cli.serve_task import ServeOrder, serve_task
 from rayplane.cli.signals import stop_on_signals
 from rayplane.cli.words import count
 from rayplane.control.lock import locked
-from rayplane.control.service_loop import ServiceController
+from rayplane.control.mailbox import Mailbox
+from rayplane.control.service_loop import ServiceController, ServiceObserver
+from rayplane.control.service_orders import ServiceOrders
 from rayplane.control.service_task import Ground
 from rayplane.control.stop import Stop
+from rayplane.control.tenure import tenure
 from rayplane.plan.machine.cores import priced_by
 from rayplane.plan.serving.serve_explain import serve_report
 from rayplane.plan.serving.serve_plan import ServePlan
@@ -32,8 +37,12 @@ from rayplane.plan.step.profile import in_words
 from rayplane.runtime.patience import GaveUp
 from rayplane.spec.job import ServeJob
 from rayplane.spec.load import load_model
+from rayplane.spec.source import pinned
 
 RUNS = Path("runs")
+
+Company = Callable[[Stop], AbstractContextManager[ServiceObserver]]
+"""Who is with a service while it runs, and may stop it."""
 
 
 def service_folder(job: ServeJob) -> Path:
@@ -41,30 +50,35 @@ def service_folder(job: ServeJob) -> Path:
     return (RUNS / job.name).absolute()
 
 
-def serve(job: ServeJob, options: Options, console: Console) -> tuple[dict[str, Any], int]:
-    """Until it is stopped, or fails; the final object and the exit code."""
+def serve(job: ServeJob, options: Options, console: Console, company: Company | None = None) -> tuple[dict[str, Any], int]:
+    """Until it is stopped, or fails; the final object and the exit code. Without company its load is shown."""
+    job = job.model_copy(update={"model": pinned(job.model)})
     order = ServeOrder(job, load_model(job.model), service_folder(job))
     with locked(order.directory, "name"):
         if options.fresh and (aside := set_aside(order.directory)):
             say(console, f"the earlier run is kept in {aside}")
         refuse_training(order.directory)
         try:
-            return _serve(order, options, console)
+            with tenure(order.directory, job.limits) as died:
+                if died:
+                    say(console, f"runs in a row whose driver died without an end: {died}")
+                return _serve(order, options, console, company or (lambda _: load_line(console)))
         except GaveUp:
             say(console, f"{job.name} stopped before it was started")
             return {"name": job.name, "state": "drained", "urls": [], "message": ""}, 0
 
 
-def _serve(order: ServeOrder, options: Options, console: Console) -> tuple[dict[str, Any], int]:
-    job, stop = order.job, Stop()
+def _serve(order: ServeOrder, options: Options, console: Console, company: Company) -> tuple[dict[str, Any], int]:
+    job, stop, mailbox = order.job, Stop(), Mailbox(order.directory)
+    mailbox.open()
     with stop_on_signals(stop), warnings_on(console), open_fleet(options.runtime, job) as fleet:
         cluster = profiled(fleet.cluster, options.profile, found=True)
         chosen = plan_of(job, order.model, cluster)
         _introduce(order, chosen, console)
         say(console, f"figures {in_words(priced_by(cluster), job.model.dtype or 'bf16')}")
         task = serve_task(order, chosen, cluster, fleet.device)
-        with load_line(console) as shown:
-            observers = (shown, ServeMetrics(fleet.exporter), ServeTargets(order.directory, fleet.targets, console))
+        with company(stop) as shown, ServiceOrders(mailbox, stop) as orders:
+            observers = (shown, ServeMetrics(fleet.exporter), ServeTargets(order.directory, fleet.targets, console), orders)
             result = ServiceController(task, Ground(fleet.new_group, fleet.nodes), observers).run(stop)
     final = service_object(task, result)
     show_service(console, final)

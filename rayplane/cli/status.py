@@ -29,7 +29,7 @@ def status(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object for JOB, else a list.")] = False,
 ) -> None:
     """Show where jobs stand: step, loss and checkpoint, or replicas and load; and whether a driver lives."""
-    folders = [_folder(job)] if job else sorted(path.parent for path in RUNS.glob(f"*/{STATUS_FILE}"))
+    folders = [job_folder(job)] if job else sorted(path.parent for path in RUNS.glob(f"*/{STATUS_FILE}"))
     found, unreadable = _look_at(folders)
     for error in unreadable:
         typer.echo(str(error), err=True)
@@ -55,7 +55,8 @@ def _look_at(folders: list[Path]) -> tuple[list[dict[str, Any]], list[RayplaneEr
     return found, unreadable
 
 
-def _folder(job: Path) -> Path:
+def job_folder(job: Path) -> Path:
+    """The folder that a job file, or a folder's own name, means. RayplaneError where it holds no job."""
     folder = job if job.is_dir() else _folder_of(job)
     if not (folder / STATUS_FILE).is_file():
         raise RayplaneError(f"{folder} holds no job: there is no {STATUS_FILE}; start one with rayplane run")
@@ -102,9 +103,8 @@ def _services(found: list[dict[str, Any]]) -> Table:
         serving = sum(replica["phase"] == "serving" for replica in job["replicas"])
         figures = (job["running"], job["waiting"], count(job["output_tokens_s"]), f"{job['requests_s']:.3g}")
         times = f"{_seconds(job['ttft_p99_s'])}, {_seconds(job['itl_p99_s'])}"
-        table.add_row(
-            job["name"], job["state"], f"{serving}/{job['wanted']}", *map(str, figures), times, _listed(job["urls"]), _driver(job)
-        )
+        state = f"{job['state']}, moves to {job['layout']}" if job["moving"] else job["state"]
+        table.add_row(job["name"], state, f"{serving}/{job['wanted']}", *map(str, figures), times, _listed(job["urls"]), _driver(job))
     return table
 
 
@@ -112,7 +112,7 @@ def _replicas(found: list[dict[str, Any]]) -> Table:
     table = Table("job", "replica", "phase", "health", "layout", "running", "waiting", "cache used", "address", box=None)
     for job in found:
         for r in job["replicas"]:
-            figures = (job["layout"], r["running"], r["waiting"], share(r["kv_usage"]))
+            figures = (r["layout"] or job["layout"], r["running"], r["waiting"], share(r["kv_usage"]))
             table.add_row(job["name"], str(r["id"]), r["phase"], r["health"] or "-", *map(str, figures), r["address"] or "-")
     return table
 

@@ -11,19 +11,26 @@ import math
 from typing import Any
 
 from rayplane.control.event import (
+    BetterPlan,
     Event,
+    GangDone,
     KillDone,
+    PauseRequested,
     PlaceFailed,
+    Planned,
     RankExited,
     RankFailed,
     RankLost,
+    RankSlow,
+    ResumeRequested,
     Saved,
     Started,
     StopRequested,
     TimedOut,
+    Warned,
 )
 from rayplane.control.failure import explain
-from rayplane.control.state import Draining, Killing, Placing, State
+from rayplane.control.state import Arrangement, Draining, Killing, Paused, Placing, Replanning, State
 
 
 def count(number: float) -> str:
@@ -73,10 +80,28 @@ def tell(state: State, event: Event) -> str:
     match state, event:
         case Placing(progress), KillDone():
             return f"restarting from step {progress.step} (attempt {progress.attempt})"
-        case Killing(failures=failures), (RankFailed() | RankExited() | RankLost() | TimedOut() | PlaceFailed()):
+        case Killing(failures=failures), (RankFailed() | RankExited() | RankLost() | TimedOut() | PlaceFailed() | RankSlow()):
             return explain(failures)
+        case _, RankSlow(rank, factor):
+            return f"rank {rank} takes {factor:.1f} times as long as its peers"
+        case Draining(then=Arrangement(layout=layout)), BetterPlan(_, reason):
+            return f"moving to {layout} after this step: {reason}"
+        case Placing(progress), GangDone():
+            return f"going on from step {progress.step} under {progress.arrangement.layout}"
+        case Replanning(), (KillDone() | PlaceFailed()):
+            return "looking for a layout for the devices that are left"
+        case Placing(progress), Planned():
+            return f"restarting from step {progress.step} (attempt {progress.attempt}) under {progress.arrangement.layout}"
+        case Draining(then="pause"), PauseRequested():
+            return "pausing: saving after this step"
+        case Paused(progress), _:
+            return f"paused after step {progress.step}; rayplane resume goes on" if not isinstance(event, BetterPlan) else ""
+        case Placing(progress), ResumeRequested():
+            return f"resuming from step {progress.step}"
         case _, Started(step):
             return f"training from step {step}" if step else "training"
+        case _, Warned(message):
+            return message
         case _, Saved(checkpoint):
             return f"saved step {checkpoint.step}"
         case Draining(), StopRequested():

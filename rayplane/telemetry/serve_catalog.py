@@ -54,6 +54,12 @@ RUNNING = Metric("rayplane_num_requests_running", "gauge", "requests", REPLICA, 
 UNPLACED = Metric("rayplane_num_requests_unplaced", "gauge", "requests", JOB, "Requests at the ingress that wait for a replica.")
 KV_USAGE = Metric("rayplane_kv_cache_usage_ratio", "gauge", "1", REPLICA, "Share of a replica's cache that requests hold.")
 PREEMPTIONS = Metric("rayplane_num_preemptions_total", "counter", "preemptions", REPLICA, "Requests put back for want of cache.")
+DRAFTED = Metric(
+    "rayplane_spec_decode_num_draft_tokens_total", "counter", "tokens", REPLICA, "Tokens that were guessed and computed by a replica."
+)
+ACCEPTED = Metric(
+    "rayplane_spec_decode_num_accepted_tokens_total", "counter", "tokens", REPLICA, "Guessed tokens that were those of the text."
+)
 ENGINE_STEPS = Metric("rayplane_engine_steps_total", "counter", "steps", REPLICA, "Steps of a replica.")
 REPLICA_UP = Metric("rayplane_replica_up", "gauge", "1", REPLICA, "1 while a replica takes requests, else 0.")
 
@@ -75,6 +81,8 @@ SERVE_CATALOG: tuple[Metric, ...] = (
     UNPLACED,
     KV_USAGE,
     PREEMPTIONS,
+    DRAFTED,
+    ACCEPTED,
     ENGINE_STEPS,
     REPLICA_UP,
 )

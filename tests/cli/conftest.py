@@ -40,7 +40,7 @@ def fleet(monkeypatch):
     def use(group):
         @contextmanager
         def opened(runtime, job):
-            yield Fleet(homogeneous({"here": 2}, "cpu", 2**32, {}), "cpu", lambda: group, Deaf(), lambda: ["here:1"])
+            yield Fleet(homogeneous({"here": 2}, "cpu", 2**32, {}), "cpu", lambda *told: group, Deaf(), lambda: ["here:1"])
 
         monkeypatch.setattr(training_module, "open_fleet", opened)
         return group

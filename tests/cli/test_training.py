@@ -42,13 +42,14 @@ def test_sigterm_saves_and_another_run_goes_on_from_there(tmp_path, undisturbed)
     assert final["final_loss"] == pytest.approx(whole["final_loss"], rel=1e-5)
 
 
-def test_loss_that_is_not_finite_ends_the_job_at_once(tmp_path):
+def test_loss_that_is_not_finite_at_the_same_step_again_ends_the_job(tmp_path):
     with Run(tmp_path, *LOCAL, lr=1e20, eps=1e-310) as run:  # so small that arithmetic would take it for zero: it is more all the same
         assert run.end() == 1
     assert run.result()["state"] == "failed"
     message = run.result()["message"]
     assert "is not finite at step" in message and "rank" in message
-    assert sum(e["event"] == "Placed" for e in run.events()) == 1
+    assert "it came a second time after step" in message
+    assert sum(e["event"] == "Placed" for e in run.events()) == 2
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from rayplane.cli.app import app
@@ -36,6 +37,20 @@ def test_files_that_are_named_exist(document):
     named = re.findall(r"`((?:rayplane|jobs|tests|benchmarks|docs)/[\w./-]+?)(?:::\w+)?`", text)
     named += [f"rayplane/{path}" for path in re.findall(r"`((?:comm|control|model|runtime|spec|train)/[\w./-]*)`", text)]
     assert not [path for path in named if not (ROOT / path).exists()]
+
+
+@pytest.mark.parametrize("document", sorted(DOCS.glob("*.md")), ids=lambda p: p.name)
+def test_commands_that_are_named_exist(document):
+    commands = get_command(app).commands
+    shown = "\n".join(re.findall(r"`rayplane [^`]+`|^\$ rayplane .*$", document.read_text(encoding="utf-8"), re.MULTILINE))
+    for name, rest in re.findall(r"rayplane ([a-z]+)((?: [^\s`|]+)*)", shown):
+        assert name in commands, name
+        command, words = commands[name], rest.split()
+        if inner := getattr(command, "commands", None):
+            assert words[0] in inner, f"{name}{rest}"
+            command = inner[words[0]]
+        known = {flag for option in command.params for flag in (*option.opts, *option.secondary_opts)}
+        assert {word for word in words if word.startswith("--")} <= known, f"{name}{rest}"
 
 
 def test_pictures_are_what_the_command_draws():

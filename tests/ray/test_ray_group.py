@@ -16,7 +16,7 @@ from rayplane.errors import PlacementError
 from rayplane.runtime.group import Launch
 from rayplane.runtime.patience import GaveUp
 from rayplane.runtime.ray import Exporters, RayGroup, discover
-from rayplane.runtime.ray.cluster import TELL_AFTER_S
+from rayplane.runtime.ray.places import TELL_AFTER_S
 from rayplane.spec.layout import Layout
 from rayplane.spec.plan import Placement, Slot
 
@@ -114,20 +114,29 @@ def test_stopped_actor_does_not_hold_up_a_kill(group: RayGroup) -> None:
 
 def test_layout_larger_than_the_cluster_is_refused_with_the_difference(group: RayGroup) -> None:
     with pytest.raises(
-        PlacementError, match=r"needs 6 CPU on one node; the largest has 4 \(.*: 4\). Add nodes, or choose a smaller layout"
+        PlacementError, match=r"needs 6 CPU in one island; the largest island has 4 \(node .*: 4\). Add nodes, choose a smaller layout"
     ):
         group.start(launch(ranks=6))
 
 
-def test_node_that_left_is_refused(group: RayGroup) -> None:
-    with pytest.raises(PlacementError, match="needs node gone, which is not in the cluster any more"):
+def test_stages_planned_for_a_node_that_left_go_where_there_is_room(cluster: None) -> None:
+    told: list[str] = []
+    group = RayGroup(wait_s=20.0, on_bound=lambda launch, bound: told.extend(slot.node for slot in bound.placement.slots))
+    try:
         group.start(two_stages(node="gone"))
+        assert len(all_started(group)) == 4
+    finally:
+        group.close()
+    assert told == [socket.gethostname()] * 2
 
 
 def test_busy_cluster_is_waited_for(group: RayGroup, caplog: pytest.LogCaptureFixture) -> None:
     other = placement_group([{"CPU": 3}], name="other")
     assert other.wait(10)
-    with pytest.raises(PlacementError, match=r"needs 4 CPU, 1 of 4 are free \(held by other: 3\); gave up after 0.2 s"):
+    with pytest.raises(
+        PlacementError,
+        match=r"it needs 2 x 2 CPU, each in one island; the largest free island has 1 .*\(held by other: 3\); gave up after 0.2 s",
+    ):
         RayGroup(wait_s=0.2).start(two_stages())
     free = threading.Timer(TELL_AFTER_S + 0.3, remove_placement_group, (other,))
     free.start()

@@ -4,6 +4,7 @@ import json
 import os
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -109,6 +110,46 @@ def test_stopped_job_saves_and_leaves_nothing(head: dict[str, str], job: Folder)
     [saved] = [e for e in job.events() if e["event"] == "Saved"]
     assert Path(saved["checkpoint"]["path"], "manifest.json").is_file()
     assert json.loads((job.runs / "job/state.json").read_text())["state"] == "drained"
+
+
+def submit(head: dict[str, str], job: Folder, *words: str) -> subprocess.Popen[str]:
+    """A `rayplane submit` command."""
+    command = [sys.executable, "-m", "rayplane", "submit", "job.yaml", *words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=head, cwd=job.path)
+
+
+def test_rayplane_submit_follows_the_job_and_ctrl_c_saves_it(head: dict[str, str], job: Folder) -> None:
+    job.write(steps=100_000, every=100_000)
+    process = submit(head, job)
+    try:
+        assert eventually(lambda: sum(e["event"] == "StepDone" for e in job.events()) >= 3, 90.0)
+        second = submit(head, job, "--no-wait")
+        assert "is running on this cluster as" in second.communicate(timeout=60)[1] and second.returncode == 1
+        ranks = job.ranks()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait(30)
+    assert process.returncode == 0, err
+    assert "training" in out and "saved step" in out, out
+    assert len(ranks) == 2 and not any(map(runs, ranks.values()))
+    assert json.loads((job.runs / "job/state.json").read_text())["state"] == "drained"
+
+
+def test_rayplane_submit_ends_with_the_jobs_exit_code_and_knows_a_wrong_token(
+    head: dict[str, str], job: Folder, tmp_path: Path
+) -> None:
+    job.write()
+    (job.path / "tokens.npy").unlink()
+    wrong = tmp_path / "wrong"
+    wrong.write_text(secrets.token_hex(32))
+    strangers = [{**head, "RAY_AUTH_TOKEN_PATH": str(wrong)}, {k: v for k, v in head.items() if not k.startswith("RAY_AUTH")}]
+    processes = [submit(each, job) for each in (head, *strangers)]
+    (out, _), (_, refused), (_, asked) = [process.communicate(timeout=120) for process in processes]
+    assert [process.returncode for process in processes] == [2, 1, 1]
+    assert "train.data.path[0]: no such file" in out
+    assert "refuses the token" in refused and "asks for a token" in asked
 
 
 def test_cluster_answers_nobody_without_its_token(head: dict[str, str]) -> None:
