@@ -1,10 +1,10 @@
-# make setup | run | test | lint | parity | bench | clean | help
+# make setup | run | test | lint | parity | chaos | bench | clean | help
 
 PYTHONS := python3.11 python3.12 python3.13 python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup run test lint parity bench clean help
+.PHONY: setup run test lint parity chaos bench clean help
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -26,6 +26,9 @@ lint: $(READY)  ## style, types and the floors of the imports
 
 parity: $(READY)  ## a thousand drawn layouts against one device
 	PARITY_CASES=1000 $(BIN)/pytest tests/parity/test_matrix.py
+
+chaos: $(READY)  ## kills, stops, full disks and lost nodes over a training and a serving job; MINUTES=5, SEED=drawn
+	CHAOS_MINUTES=$(or $(MINUTES),5) CHAOS_SEED=$(SEED) $(BIN)/pytest tests/chaos -s
 
 bench: $(READY)  ## training beside plain torch and the peers that are installed, bytes on each axis, a long sequence on two ranks
 	$(BIN)/python benchmarks/train_peers.py
