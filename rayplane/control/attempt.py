@@ -22,6 +22,8 @@ class Attempt:
         self.holdout_after: float | None = None
         self._size = size
         self._heard_s = dict.fromkeys(range(size), now_s)
+        self._oldest_s = now_s
+        """No rank that is not done was heard last before that."""
         self._started: dict[int, int] = {}
         self._done: dict[int, bool] = {}
         self._steps: dict[int, int] = {}
@@ -53,7 +55,11 @@ class Attempt:
 
     def late(self, now_s: float, timeout_s: float) -> tuple[int, ...]:
         """Ranks that made no progress for so long; of these, only those that are furthest behind."""
-        silent = [r for r, heard_s in self._heard_s.items() if now_s - heard_s > timeout_s and r not in self._done]
+        if now_s - self._oldest_s <= timeout_s:
+            return ()  # asked at every look, of which there are as many as messages
+        waited_for = {r: heard_s for r, heard_s in self._heard_s.items() if r not in self._done}
+        self._oldest_s = min(waited_for.values(), default=now_s)
+        silent = [r for r, heard_s in waited_for.items() if now_s - heard_s > timeout_s]
         behind = min((self._steps.get(r, -1) for r in silent), default=-1)
         return tuple(r for r in silent if self._steps.get(r, -1) == behind)
 

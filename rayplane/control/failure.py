@@ -85,15 +85,15 @@ def explain(failures: Sequence[Failure]) -> str:
 def _causes(failures: Sequence[Failure]) -> tuple[list[Failure], list[Failure]]:
     causes = [f for f in failures if not f.consequence] or list(failures)
     causes = [f for f in causes if f.kind == "user"] or sorted(causes, key=lambda f: f.kind not in REPLANNED)
-    return causes, [f for f in failures if f not in causes]
+    chosen = set(map(id, causes))
+    return causes, [f for f in failures if id(f) not in chosen]
 
 
 def _grouped(failures: Sequence[Failure]) -> list[str]:
-    ranks_by_message: dict[str, tuple[int, ...]] = {}
+    ranks_by_message: dict[str, set[int]] = {}
     for failure in failures:
-        ranks = ranks_by_message.get(failure.message, ())
-        ranks_by_message[failure.message] = tuple(sorted({*ranks, *failure.ranks}))
-    return [_sentence(ranks, message) for message, ranks in ranks_by_message.items()]
+        ranks_by_message.setdefault(failure.message, set()).update(failure.ranks)
+    return [_sentence(tuple(sorted(ranks)), message) for message, ranks in ranks_by_message.items()]
 
 
 def _sentence(ranks: tuple[int, ...], message: str) -> str:

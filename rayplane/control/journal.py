@@ -53,9 +53,13 @@ class Journal:
         with self._forgiving():
             self._events.write(json.dumps(line) + "\n")
 
+    def due(self, unix_s: float) -> bool:
+        """Whether a status would be written that need not be at once."""
+        return unix_s - self._written_unix_s >= STATUS_EVERY_S
+
     def status(self, status: Status | ServiceStatus, at_once: bool) -> None:
         """Replace state.json; at most once a second where it need not be at once."""
-        if not at_once and status.updated_unix_s - self._written_unix_s < STATUS_EVERY_S:
+        if not at_once and not self.due(status.updated_unix_s):
             return
         self._written_unix_s = status.updated_unix_s
         with self._forgiving():

@@ -23,6 +23,7 @@ from rayplane.control.event import (
     PlaceFailed,
     Planned,
     RankExited,
+    RankFailed,
     RankLost,
     StepDone,
     StopRequested,
@@ -237,8 +238,11 @@ class Controller:
                 observer.on_step(reports)
         self._record.hear(self._attempt)
         self._journal.event(state_name(self.state), event, time.time())
-        self._journal.status(self._record.status(self.state), at_once=not isinstance(event, StepDone))
-        if type(before) is not type(self.state):
+        changed = type(before) is not type(self.state)
+        at_once = changed or not isinstance(event, StepDone | RankFailed | RankExited | RankLost)  # which come from every rank
+        if at_once or self._journal.due(time.time()):
+            self._journal.status(self._record.status(self.state), at_once)
+        if changed:
             log.info("%s attempt %d: %s", self._task.launch.name, self.state.progress.attempt, state_name(self.state))
         for observer in self._observers:
             observer.on_event(self.state, event)

@@ -24,9 +24,11 @@ def slow_ranks(steps: Sequence[Sequence[StepReport]], layout: Layout, global_bat
         return {}
     ratios: dict[int, list[float]] = {}
     for reports in steps[-WINDOW_STEPS:]:
-        for stage in range(layout.pp):
-            seconds = {r.rank: _compute_s(r, layout, global_batch) for r in reports if r.stage == stage}
-            for rank, ratio in _ratios(seconds).items():
+        seconds: list[dict[int, float]] = [{} for _ in range(layout.pp)]
+        for r in reports:
+            seconds[r.stage][r.rank] = _compute_s(r, layout, global_batch)
+        for of_stage in seconds:
+            for rank, ratio in _ratios(of_stage).items():
                 ratios.setdefault(rank, []).append(ratio)
     found = {rank: median(of) for rank, of in ratios.items() if len(of) == WINDOW_STEPS}
     return {rank: ratio for rank, ratio in found.items() if ratio >= factor}
@@ -38,10 +40,17 @@ def _compute_s(report: StepReport, layout: Layout, global_batch: int) -> float:
 
 
 def _ratios(seconds: Mapping[int, float]) -> dict[int, float]:
-    """Of each rank, against the median of the others."""
+    """Of each rank, against the median of the others; one whose time is no number is nobody's peer."""
+    ranks = sorted((rank for rank, s in seconds.items() if math.isfinite(s)), key=lambda rank: seconds[rank])
     out = {}
-    for rank, own_s in seconds.items():
-        others = [s for other, s in seconds.items() if other != rank]
-        if others and math.isfinite(own_s) and (usual_s := median(others)) > 0:
-            out[rank] = own_s / usual_s
+    for place, rank in enumerate(ranks if len(ranks) > 1 else ()):
+        usual_s = median(seconds[ranks[k]] for k in _middle(len(ranks), place))
+        if usual_s > 0:
+            out[rank] = seconds[rank] / usual_s
     return out
+
+
+def _middle(size: int, without: int) -> set[int]:
+    """Places of the one or two in the middle of `size` sorted ones, when one is left out."""
+    middle = {(size - 2) // 2, (size - 1) // 2}
+    return {k if k < without else k + 1 for k in middle}

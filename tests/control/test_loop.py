@@ -348,3 +348,12 @@ def test_a_node_that_is_gone_is_heard_of_while_its_neighbours_are_called_back(tm
     group = FakeGroup([started(), step(1), [(0, failed("Connection reset by peer"))], []], late_words=words)
     result = run(tmp_path, group, restarts=0)
     assert result.message == "rank 1: its node b is lost (then rank 0: Connection reset by peer); limits.restarts is 0"
+
+
+def test_failures_of_many_ranks_do_not_rewrite_the_state_each(tmp_path, monkeypatch, clock):
+    written = []
+    monkeypatch.setattr(journal_module, "write_status", lambda folder, status: written.append(status.state))
+    dead = [(rank, exited(-9, 9)) for rank in range(500)]
+    task = Task(tmp_path, 4, LimitsSection(restarts=0), launch(500), {})
+    result = Controller(task, FakeGroup([started(500), dead])).run(Stop())
+    assert result.message.startswith("ranks 0, 1, 2, ") and len(written) < 12

@@ -1,5 +1,7 @@
 """Slow ranks: found among peers of the same stage, by compute, over a window."""
 
+from statistics import median
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,7 +10,7 @@ from rayplane.control import slow_watch as slow_watch_module
 from rayplane.control.event import RankSlow, Started
 from rayplane.control.slow_watch import PATIENCE_S, SlowWatch
 from rayplane.control.state import Arrangement, Progress, Running, Starting
-from rayplane.control.straggler import WINDOW_STEPS, slow_ranks
+from rayplane.control.straggler import WINDOW_STEPS, _ratios, slow_ranks
 from rayplane.spec.layout import Layout
 from rayplane.spec.plan import Placement
 from rayplane.spec.report import StepReport
@@ -115,3 +117,10 @@ def test_a_rank_that_is_slow_for_a_moment_now_and_then_is_not_named(clock):
 def test_only_a_job_that_runs_is_watched(clock):
     watch = SlowWatch(8, 1.5, lambda *_: True)
     assert not feed(watch, clock, [1, 1, 3, 1], 20, Starting(Progress(arrangement=Arrangement(DP4, Placement(())))))
+
+
+@given(st.dictionaries(st.integers(0, 40), st.floats(0.0, 10.0), max_size=12))
+def test_each_rank_is_held_against_the_median_of_the_others(seconds: dict[int, float]) -> None:
+    others = {rank: [s for other, s in seconds.items() if other != rank] for rank in seconds}
+    expected = {rank: seconds[rank] / median(of) for rank, of in others.items() if of and median(of) > 0}
+    assert _ratios(seconds) == expected
