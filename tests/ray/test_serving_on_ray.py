@@ -30,11 +30,11 @@ def test_killed_rank_and_killed_actor_break_no_stream(tmp_path, on_cluster):
         assert ray.available_resources().get("CPU", 0) == 0  # a replica has two of the four cores, the ingress none
         undisturbed = play(service.url, PROMPTS, TOKENS).texts
         rank = service.ranks()["replica-0/0"]
-        assert play(service.url, PROMPTS, TOKENS, 300, lambda: os.kill(rank, signal.SIGKILL)).texts == undisturbed
+        assert play(service.url, PROMPTS, TOKENS, len(PROMPTS), lambda: os.kill(rank, signal.SIGKILL)).texts == undisturbed
         assert eventually(lambda: service.status()["restarts"] == 1, 10)
         service.until_live(2)
         actor = parent(service.ranks()["replica-1/0"])
-        assert play(service.url, PROMPTS, TOKENS, 300, lambda: os.kill(actor, signal.SIGKILL)).texts == undisturbed
+        assert play(service.url, PROMPTS, TOKENS, len(PROMPTS), lambda: os.kill(actor, signal.SIGKILL)).texts == undisturbed
         assert eventually(lambda: service.status()["restarts"] == 2, 20), service.said()
         service.until_live(2)
         left = list(service.ranks().values())
