@@ -116,7 +116,7 @@ def _chapters(lines: list[str]) -> Iterator[tuple[dict[str, Any], list[Raw]]]:
 def _object(text: str) -> dict[str, Any] | None:
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 

@@ -101,7 +101,7 @@ def loss_of(directory: Path, step: int) -> float | None:
     except OSError:
         return None
     for line in reversed(lines):
-        with suppress(ValueError, KeyError, TypeError):
+        with suppress(ValueError, KeyError, TypeError, RecursionError):
             event = json.loads(line)
             if event["event"] == StepDone.__name__ and event["step"] == step:
                 return float(event["loss"])

@@ -9,6 +9,7 @@ The `notes` of a step tell the rank that draws tokens of the sequences that it h
 from __future__ import annotations
 
 from collections import defaultdict, deque
+from collections.abc import Callable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from rayplane.serve.limits import SchedulerLimits
 from rayplane.serve.notes import Admission, Notes, encode
 from rayplane.serve.outputs import Output, Sampled
 from rayplane.serve.request import FinishReason, Request, Sequence
+from rayplane.serve.sampling import Structure
 from rayplane.serve.scheduler import Scheduler
 from rayplane.serve.wire import Cancel, Frame, Progress, Pulse, Refused, Started, Submit, Tokens
 
@@ -40,8 +42,9 @@ class Flight:
 class Engine:
     """Connections go by numbers, which their port counts up."""
 
-    def __init__(self, limits: SchedulerLimits, end_tokens: frozenset[int], token_s: float = 0.0):
-        """`token_s`: seconds per token of a step, until steps have shown it."""
+    def __init__(self, limits: SchedulerLimits, end_tokens: frozenset[int], check: Callable[[Structure], object], token_s: float = 0.0):
+        """`check` raises RequestError for a structure that cannot be held to; `token_s`: seconds per token, until steps show it."""
+        self._check = check
         self._scheduler = Scheduler(limits, end_tokens)
         self._limits = limits
         self._of: dict[str, tuple[int, int]] = {}
@@ -134,6 +137,8 @@ class Engine:
             generated=frame.generated,
         )
         try:
+            if frame.params.structure is not None:
+                self._check(frame.params.structure)  # the rank that draws could only die of it, and the service with it
             self._scheduler.add(request)
         except RequestError as error:
             return [(connection, Refused(frame.id, str(error), error.field))]

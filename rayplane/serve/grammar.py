@@ -71,22 +71,6 @@ class GrammarMatcher:
             self._matcher.accept_token(token)
 
 
-def check(structure: Structure) -> None:
-    """Raise RequestError for a structure that makes no sense, before any tokenizer is asked."""
-    try:
-        match structure.kind:
-            case Grammar.JSON_OBJECT:
-                pass
-            case Grammar.JSON_SCHEMA:
-                xgrammar.Grammar.from_json_schema(structure.source)
-            case Grammar.REGEX:
-                xgrammar.Grammar.from_regex(structure.source)
-            case Grammar.EBNF:
-                xgrammar.Grammar.from_ebnf(structure.source)
-    except (RuntimeError, ValueError) as error:
-        raise _refusal(error) from error
-
-
 def _refusal(error: Exception) -> RequestError:
     """Without the place in xgrammar's own sources that its message begins with."""
     text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -46,7 +46,8 @@ def _serve(channel: Channel, order: Message, store: dist.Store | None) -> None:
     settings = settings_of(job, mesh.device, config["threads"])
     blocks = agreed(mesh, cache_blocks(settings, mesh))
     limits = settings.limits(blocks, mesh.layout.pp, mesh.layout.cp)
-    rank = ServeRank(settings.spec, settings.serving, mesh, blocks, _matchers(config, settings.spec.vocab))
+    matchers = _matchers(config, settings.spec.vocab)
+    rank = ServeRank(settings.spec, settings.serving, mesh, blocks, matchers)
     line = join(mesh, order["address"], drawing_rank(mesh))
     reporter = Reporter(mesh, channel, config["replica"])
     channel.send({"type": "started", "step": 0, "params": settings.spec.num_params})
@@ -63,7 +64,7 @@ def _serve(channel: Channel, order: Message, store: dist.Store | None) -> None:
         )
         token_s = warm_up(rank, line, limits)
         port = Port(order["address"], config["secret"], welcome)
-        engine = Engine(limits, frozenset(config["end_tokens"]), token_s)
+        engine = Engine(limits, frozenset(config["end_tokens"]), matchers, token_s)
         host = Host(engine, port, line, rank, reporter)
         channel.send({"type": "serving", "replica": config["replica"], "address": port.address, "kv_tokens": welcome.kv_tokens})
         host.serve(lambda: channel.draining, job.serve.drain_s)
@@ -90,17 +91,22 @@ def _follow(line: Spoke, rank: ServeRank, reporter: Reporter) -> None:
 
 
 def _matchers(config: dict[str, Any], vocab: int) -> NewMatcher:
-    """What makes matchers of grammars, where xgrammar is installed; an ingress refuses structures where it is not."""
-    if find_spec("xgrammar") is None or not config["tokenizer"]:
-        return _no_matcher
+    """What makes matchers of grammars, where xgrammar is installed and tokens are those of a tokenizer; the engine asks it first."""
+    if not config["tokenizer"]:
+        return _no_matcher("no answer of this model can be held to a structure, for its tokens are bytes; leave it out")
+    if find_spec("xgrammar") is None:
+        return _no_matcher("structured output needs the package xgrammar; install rayplane[structured]")
     model = tokenizers.Tokenizer.from_file(config["tokenizer"])
     tokens = [model.id_to_token(i) or "" for i in range(model.get_vocab_size())]
     grammars: NewMatcher = import_module(GRAMMAR).Grammars(tokens, model.to_str(), vocab, config["end_tokens"])
     return grammars
 
 
-def _no_matcher(structure: Structure) -> Matcher:
-    raise RequestError("structure", "structured output needs the package xgrammar; install rayplane[structured]")
+def _no_matcher(reason: str) -> NewMatcher:
+    def refuse(structure: Structure) -> Matcher:
+        raise RequestError("structure", reason)
+
+    return refuse
 
 
 if __name__ == "__main__":

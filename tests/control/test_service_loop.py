@@ -166,9 +166,9 @@ def test_silent_ingress_is_started_again_on_its_port(tmp_path, monkeypatch):
 
 
 def test_no_place_at_the_start_ends_it(tmp_path):
-    with World(tmp_path) as world:
-        world.refuse = PlacementError("the job needs 4 GPU")
-        world.traffic = None
+    world = World(tmp_path)
+    world.refuse, world.traffic = PlacementError("the job needs 4 GPU"), None
+    with world:
         result = world.end()
     assert result.state == "failed" and "the job needs 4 GPU" in result.message
 

@@ -72,7 +72,7 @@ class Replica:
         cp, pp = self.layout.cp, self.layout.pp
         bounds = {"max_context": CONTEXT, "max_sequences": SEQUENCES, "max_batch_tokens": STEP_TOKENS, "batches_in_flight": pp}
         bounds |= {"prefill_tokens": chunk, "min_chunk_tokens": chunk, "num_blocks": num_blocks // cp, "block_size": BLOCK * cp}
-        return Engine(SchedulerLimits(**bounds | limits), frozenset())
+        return Engine(SchedulerLimits(**bounds | limits), frozenset(), lambda structure: None)
 
     def answers(
         self, engine: Engine, submits: Sequence[Submit], after: Callable[[dict[int, Answered]], None] = lambda answers: None

@@ -5,6 +5,7 @@ from collections import defaultdict
 import pytest
 from fake_model import FakeRanks, continuation
 
+from rayplane.errors import RequestError
 from rayplane.serve.engine import Engine
 from rayplane.serve.limits import SchedulerLimits
 from rayplane.serve.notes import Notes, decode, encode
@@ -16,11 +17,17 @@ LIMITS = SchedulerLimits(num_blocks=40, max_context=64, block_size=4, max_sequen
 GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
 
 
+def closed(structure):
+    """Takes whatever closes its parentheses."""
+    if structure.source.count("(") != structure.source.count(")"):
+        raise RequestError("structure", f"{structure.source} is no expression")
+
+
 class Replica:
     """An engine with its ranks, and what its connections have heard."""
 
     def __init__(self, limits=LIMITS, end_tokens=frozenset()):
-        self.engine, self.ranks = Engine(limits, end_tokens), FakeRanks(limits)
+        self.engine, self.ranks = Engine(limits, end_tokens, closed), FakeRanks(limits)
         self.heard, self.notes, self.now_s = defaultdict(list), [], 0.0
 
     def hear(self, letters):
@@ -51,6 +58,15 @@ class Replica:
         mine = [p for frame in self.heard[connection] if isinstance(frame, Tokens) for p in frame.progress if p.id == number]
         assert [p.finish for p in mine[:-1]] == [None] * (len(mine) - 1)
         return [t for p in mine for t in p.tokens], mine[-1].finish if mine else None
+
+
+def test_a_structure_that_cannot_be_held_to_is_refused_before_any_rank_meets_it():
+    replica = Replica()
+    replica.say(1, Submit(1, (1, 2), SamplingParams(structure=Structure(Grammar.REGEX, "("))))
+    assert replica.heard[1] == [Refused(1, "structure: ( is no expression", "structure")]
+    assert not replica.engine.has_work and replica.engine.next_step(0.0) is None
+    replica.say(1, Submit(2, (1, 2), SamplingParams(structure=Structure(Grammar.REGEX, "a"), max_tokens=2, ignore_eos=True)))
+    assert len(replica.run().told(1, 2)[0]) == 2
 
 
 def test_each_connection_hears_of_its_own_requests():

@@ -31,11 +31,16 @@ def tokenizer():
     return made
 
 
+def grammars():
+    """Of the tokenizer."""
+    known = tokenizer()
+    return grammar.Grammars([known.id_to_token(i) for i in range(END + 1)], known.to_str(), VOCAB, [END])
+
+
 def written(structure, seed, most=400):
     """What a model that knows nothing writes under a structure."""
     known = tokenizer()
-    grammars = grammar.Grammars([known.id_to_token(i) for i in range(END + 1)], known.to_str(), VOCAB, [END])
-    sampler = Sampler(VOCAB, grammars)
+    sampler = Sampler(VOCAB, grammars())
     sampler.admit([Admission(1, SamplingParams(seed=seed, structure=structure, max_tokens=most), (0,), (), (END,))])
     logits, tokens = torch.randn(VOCAB, generator=torch.Generator().manual_seed(seed)), []
     while len(tokens) < most:
@@ -76,5 +81,5 @@ def test_an_object_is_json_of_any_kind():
 )
 def test_what_makes_no_sense_is_refused_before_it_reaches_an_engine(structure):
     with pytest.raises(RequestError, match="mend the schema") as refused:
-        grammar.check(structure)
+        grammars()(structure)
     assert "/" not in str(refused.value)
