@@ -90,6 +90,14 @@ def test_an_arrangement_is_written_out_once_in_a_run(tmp_path):
     assert [line.event.arrangement for line in run.lines] == [large] * 51 + [NEW, large]
 
 
+def test_a_line_nested_too_deeply_is_a_line_that_is_none(tmp_path):
+    path = written(tmp_path, [Submitted(AT.checkpoint, WIDE), EVENTS["placed"], EVENTS["started"]])
+    whole = path.read_text()
+    path.write_text(whole + "[" * 100_000)
+    (run,) = read_log(path)
+    assert run.torn and len(run.lines) == 3
+
+
 def test_runs_are_told_apart_and_a_half_written_last_line_is_borne(tmp_path):
     path = written(tmp_path, [Submitted(AT.checkpoint, WIDE), EVENTS["placed"], EVENTS["started"]])
     path.write_text(path.read_text()[:-30])

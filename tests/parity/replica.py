@@ -68,9 +68,9 @@ class Replica:
             rank.result(TIMEOUT_S)
 
     def engine(self, chunk: int = 64, num_blocks: int = BLOCKS, **limits) -> Engine:
-        """Of its own scheduler; `num_blocks` of BLOCK tokens."""
+        """Of its own scheduler, a step of at most `chunk` tokens; `num_blocks` of BLOCK tokens."""
         cp, pp = self.layout.cp, self.layout.pp
-        bounds = {"max_context": CONTEXT, "max_sequences": SEQUENCES, "max_batch_tokens": STEP_TOKENS, "batches_in_flight": pp}
+        bounds = {"max_context": CONTEXT, "max_sequences": SEQUENCES, "max_batch_tokens": chunk, "batches_in_flight": pp}
         bounds |= {"prefill_tokens": chunk, "min_chunk_tokens": chunk, "num_blocks": num_blocks // cp, "block_size": BLOCK * cp}
         return Engine(SchedulerLimits(**bounds | limits), frozenset(), lambda structure: None)
 

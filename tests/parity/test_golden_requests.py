@@ -115,7 +115,7 @@ def test_in_chunks_of_7_without_prefix_cache_where_blocks_are_few(replica):
     golden = [a for a in answers() if len(a.prompt) < 128] if ALL else shortened(answers(*GROWING), 28)
     golden = shortened(answers("count", "story"), 20) if few else golden
     engine = replica.engine(
-        chunk=7, num_blocks=(3 if replica.layout.cp > 1 else 5) if few else 10, max_context=64 if few else 160, prefix_cache=False
+        chunk=7, num_blocks=(6 if replica.layout.cp > 1 else 5) if few else 10, max_context=64 if few else 160, prefix_cache=False
     )
     assert_equal(replica.answers(engine, submits(golden)), golden)
     assert engine.pulse(0.0).preemptions > 0
