@@ -9,7 +9,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from dummies import PYTHONPATH, all_started, collect, eventually, exists, launch, ranks_of, runs
+from dummies import PYTHONPATH, all_started, collect, eventually, launch, ranks_of, runs
 from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 
 from rayplane.errors import PlacementError
@@ -82,7 +82,7 @@ def test_killed_rank_is_reported_and_kill_leaves_nothing(group: RayGroup) -> Non
     assert time.monotonic() - killed_s < 0.5
     assert [(m.rank, m.message["signal"]) for m in came if m.message["type"] == "exit"] == [(2, 9)]
     group.kill()
-    assert not [pid for pid in pids.values() if exists(pid)]
+    assert not [pid for pid in pids.values() if runs(pid)]
 
 
 def test_killed_actor_is_the_end_of_its_ranks_only_and_places_are_kept(group: RayGroup) -> None:

@@ -5,7 +5,7 @@ import signal
 import time
 from dataclasses import replace
 
-from dummies import all_started, collect, exists, ranks_of
+from dummies import all_started, collect, ranks_of, runs
 from ray.util.placement_group import placement_group_table
 
 from rayplane.runtime.group import Launch
@@ -67,7 +67,7 @@ def test_stopped_actor_is_ended_and_its_ranks_with_it(group: RayGroup) -> None:
     assert time.monotonic() - began_s < 15.0
     group.start(stages())
     assert kept(pids, all_started(group)) == {2, 3}
-    assert group.actor_pids[1] == actors[1] and not exists(pids[0])
+    assert group.actor_pids[1] == actors[1] and not runs(pids[0])
 
 
 def test_fewer_stages_go_on_where_they_are_and_grow_again(group: RayGroup) -> None:
@@ -76,7 +76,7 @@ def test_fewer_stages_go_on_where_they_are_and_grow_again(group: RayGroup) -> No
     assert group.recall(LONG_S) == {0, 1, 2, 3}
     group.start(stages(1))
     assert all_started(group, 2) == {rank: pids[rank] for rank in (0, 1)}
-    assert not exists(pids[2]) and not exists(pids[3]) and standing() == places
+    assert not runs(pids[2]) and not runs(pids[3]) and standing() == places
     assert group.recall(LONG_S) == {0, 1}
     group.start(stages())
     assert kept(pids, all_started(group)) == {0, 1} and standing() == places
@@ -88,7 +88,7 @@ def test_launch_that_wants_other_places_begins_anew(group: RayGroup) -> None:
     assert group.recall(LONG_S) == {0, 1, 2, 3}
     group.start(replace(stages(), placement=Placement((Slot(0, 0, 0, (0, 1, 2, 3), "", ""),))))
     assert kept(pids, all_started(group)) == set()
-    assert not any(map(exists, pids.values()))
+    assert not any(map(runs, pids.values()))
 
 
 def test_recall_of_what_was_killed_finds_nobody(group: RayGroup) -> None:

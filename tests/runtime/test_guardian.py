@@ -6,7 +6,7 @@ import time
 import pytest
 from dummies import descendants, eventually, runs
 
-from rayplane.runtime.guardian import MARK, end, guarded
+from rayplane.runtime.guardian import LOOK_S, MARK, end, guarded
 
 SLEEP = "import time; time.sleep(600)"
 OWNER = """
@@ -49,6 +49,27 @@ with guarded():
     done = subprocess.run([sys.executable, "-c", owner], stdout=subprocess.PIPE, text=True, check=False)
     left = int(done.stdout)
     assert eventually(lambda: not runs(left), 3.0)
+
+
+def test_a_process_that_has_lost_its_mark_ends_too_and_one_from_before_the_guard_does_not() -> None:
+    """As Ray's agents, which write their title over their environment, and whose server dies with the driver."""
+    nested = NESTED.replace("time.sleep(600)']", "time.sleep(600)'], env={{}}")
+    owner = f"""
+import os, subprocess, sys, time
+from rayplane.runtime.guardian import guarded
+before = subprocess.Popen([sys.executable, "-c", "{SLEEP}"], stdout=subprocess.DEVNULL)
+with guarded():
+    server = subprocess.Popen([sys.executable, "-c", {nested.format()!r}], stdout=subprocess.PIPE, text=True)
+    print(before.pid, server.stdout.readline(), flush=True)
+    time.sleep({3 * LOOK_S})
+    server.kill()
+    os.kill(os.getpid(), 9)
+"""
+    done = subprocess.run([sys.executable, "-c", owner], stdout=subprocess.PIPE, text=True, check=False)
+    before, agent = map(int, done.stdout.split())
+    assert eventually(lambda: not runs(agent), 3.0)
+    assert runs(before)
+    os.kill(before, 9)
 
 
 def test_the_mark_is_gone_from_the_environment_behind_the_guard(monkeypatch: pytest.MonkeyPatch) -> None:

