@@ -16,13 +16,13 @@ from dummies import eventually
 from evidence import telling
 from ray.cluster_utils import Cluster
 from ray.util.placement_group import placement_group_table
-from training_chaos import ChaosRun, Nodes, TrainingChaos
+from training_chaos import ChaosRun, TrainingChaos
 
 STORE_BYTES = 80_000_000
 FREED_S = 20.0
 
 
-class Second(Nodes):
+class Second:
     """The cluster's other node, which holds one of two ranks."""
 
     def __init__(self, cluster: Cluster):
